@@ -1,0 +1,18 @@
+"""Idempotency keys: one name per side effect, the same on every attempt and after every crash."""
+
+import uuid
+from typing import Final
+
+KEY_LENGTH: Final = 200
+
+_NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "operation.outlive")
+
+
+def operation_key(tenant: str, task_id: str, step_id: str, operation_id: str) -> str:
+    """Return ``tenant/task:step:operation`` (at most 200 characters; its parts are checked ids)."""
+    return f"{tenant}/{task_id}:{step_id}:{operation_id}"
+
+
+def operation_uuid(key: str) -> str:
+    """Return the key as a UUID version 5, for remotes that want one."""
+    return str(uuid.uuid5(_NAMESPACE, key))

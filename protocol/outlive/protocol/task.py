@@ -1,0 +1,116 @@
+"""The task record: what anybody may know about a task at a glance."""
+
+import enum
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+
+class Status(enum.StrEnum):
+    """Where a task is in its life; changes only by `outlive.protocol.lifecycle`."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    PAUSED = "paused"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+FINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
+"""Nothing runs any more. A failed task may be reopened by a person; the other two never."""
+
+
+class ReasonCode(enum.StrEnum):
+    """Why a task is paused."""
+
+    APPROVAL = "approval"
+    OUTCOME_UNKNOWN = "outcome_unknown"
+    QUESTION = "question"
+    OPERATOR = "operator"
+    VERSION_MISMATCH = "version_mismatch"
+    BUDGET = "budget"
+    QUARANTINED = "quarantined"
+    THROTTLED = "throttled"
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One reason for which a task waits.
+
+    Attributes:
+        reason: the code.
+        since: when it began.
+        do: the command that unblocks it, ready to type.
+        message: what a person should know.
+        step_id, operation_id: what it is about.
+        until: when it ends by itself.
+    """
+
+    reason: ReasonCode
+    since: datetime
+    do: str
+    message: str = ""
+    step_id: str | None = None
+    operation_id: str | None = None
+    until: datetime | None = None
+
+
+class Versions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which versions made the task's state."""
+
+    task: int = 0
+    code: str | None = None
+    schema: int = 1
+    model: str | None = None
+    prompt: str | None = None
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """The finished steps: how many, and the names of the last five."""
+
+    count: int
+    last: list[str]
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a task or a step failed: readable anywhere, without the exception's class."""
+
+    type: str
+    message: str
+    error_class: str = "bug"
+    step_id: str | None = None
+    traceback: str | None = None
+
+
+class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One task, as ``api.get`` and ``api.list`` show it."""
+
+    task_id: str
+    tenant: str
+    kind: str
+    status: Status
+    created_at: datetime
+    updated_at: datetime
+    input: dict[str, Any] | None = None
+    goal: str | None = None
+    reasons: list[Reason] = []
+    current_step: str | None = None
+    total_steps: int | None = None
+    checkpoint: str | None = None
+    versions: Versions = Versions()
+    labels: dict[str, str] = {}
+    priority: int = 0
+    parent: str | None = None
+    owner: str | None = None
+    epoch: int = 0
+    last_seq: int = 0
+    cancelling: bool = False
+    waiting_for: str | None = None
+    wait_until: datetime | None = None
+    done: Done = Done(count=0, last=[])
+    doing: str | None = None
+    left: list[str] | None = None
+    needs: list[str] = []
+    result: Any = None
+    failure: Failure | None = None
