@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 from outlive.protocol import ids
 
 API_VERBS: Final = (
-    "get", "list", "checkpoint", "operations", "events", "command", "waiting", "health", "kinds", "dead_letters",
+    "get", "list", "checkpoint", "operations", "events", "command", "waiting", "why", "slice", "health", "kinds",
+    "dead_letters",
 )  # fmt: skip
 
 

@@ -1,0 +1,328 @@
+"""Questions about tasks: the requests and replies of ``{prefix}.{tenant}.api.{verb}`` (NATS request and reply).
+
+The request is one JSON object (an empty payload is ``{}``), the reply one JSON value of the verb's reply type. A no is
+a `Problem`, marked by the header ``Nats-Service-Error-Code``. No reply is larger than the server's ``max_payload``:
+lists come in pages (ask again with the ``after`` or ``next`` of the page before, until it is null), large single
+values in slices (`Slice`). Any worker answers, for all tenants; unknown fields are ignored.
+"""
+
+import enum
+from collections.abc import Mapping
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from outlive.protocol.answers import Answer
+from outlive.protocol.checkpoint import Checkpoint
+from outlive.protocol.operations import AttemptRecord, OperationRecord
+from outlive.protocol.task import Status, TaskRecord
+
+ERROR_HEADER: Final = "Nats-Service-Error-Code"
+"""Header of a reply that is a `Problem`; its value is the problem's code."""
+
+PAGE_LIMIT: Final = 500
+"""The most items of one page."""
+
+
+class Trouble(enum.StrEnum):
+    """Why a question has no answer."""
+
+    INVALID = "invalid"  # the request cannot be read, or an id breaks the rule
+    UNKNOWN_TASK = "unknown_task"
+    UNKNOWN_COMMAND = "unknown_command"  # never arrived, or not yet
+    NOT_FOUND = "not_found"  # the task has no such part
+    TOO_LARGE = "too_large"  # the message says how to get it in parts
+    BUSY = "busy"  # too many questions at once; ask again
+    UNAVAILABLE = "unavailable"  # the database does not answer; ask again
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to a question that cannot be answered: the machine's word and a sentence that says what to do."""
+
+    error: Trouble
+    message: str
+
+
+class Get(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Verb ``get`` -> `TaskRecord`.
+
+    Attributes:
+        with_input: false leaves the task's input out.
+        with_result: false leaves the result out; a record that is too large for one message is refused
+            (``too_large``) until input or result, or both, are left out and read by `Slice`.
+    """
+
+    task_id: str
+    with_input: bool = True
+    with_result: bool = True
+
+
+class List(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Verb ``list`` -> `TaskPage`, newest first, without inputs and results.
+
+    Attributes:
+        status, kind, parent, labels: what a task must have, all of it; empty = any.
+        limit: most tasks of the page, 1 to 500.
+        after: the page before's ``after``.
+    """
+
+    status: list[Status] = []
+    kind: str | None = None
+    parent: str | None = None
+    labels: dict[str, str] = {}
+    limit: int = 50
+    after: str | None = None
+
+
+class TaskPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some tasks; ``after`` is null on the last page."""
+
+    tasks: list[TaskRecord]
+    after: str | None = None
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Verb ``waiting`` -> `TaskPage`: the tasks that wait for a person; ``needs`` holds the commands to type."""
+
+    limit: int = 50
+    after: str | None = None
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True):
+    """Verb ``why`` -> `Explanation`: why a task is where it is, and what happens next."""
+
+    task_id: str
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """One paragraph for people."""
+
+    task_id: str
+    text: str
+
+
+class GetCheckpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Verb ``checkpoint`` -> `CheckpointPage`; ``after`` is the page before's ``next``."""
+
+    task_id: str
+    after: int = 0
+
+
+class CheckpointPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a task's checkpoint: all of it but its steps, and the steps of this page.
+
+    Attributes:
+        next: pass as ``after`` for the next page; null on the last one.
+        large: numbers (``seq``) of steps whose results are too large for a page; see `Slice`.
+    """
+
+    checkpoint: Checkpoint
+    next: int | None = None
+    large: list[int] = []
+
+
+class Operations(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Verb ``operations`` -> `OperationPage`: the ledger of a task, by step and operation."""
+
+    task_id: str
+    limit: int = 100
+    after: tuple[str, str] | None = None
+
+
+class OperationPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the ledger. Results are in the checkpoint, by step id.
+
+    Attributes:
+        attempts: those of these operations, and of read-only steps between them.
+        after: (step id, operation id) of the last one; null on the last page.
+    """
+
+    operations: list[OperationRecord]
+    attempts: list[AttemptRecord]
+    after: tuple[str, str] | None = None
+
+
+class Events(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Verb ``events`` -> `EventPage`: progress events from a number on, also older ones than the stream keeps."""
+
+    task_id: str
+    from_seq: int = 1
+    max_bytes: int | None = None
+
+
+class EventPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive progress events, as published.
+
+    Attributes:
+        events: the first one has number ``from_seq``, or a larger one where older history was removed.
+        last_seq: the last number of the task when this was read.
+        next: the number to go on from; null when nothing more is known now.
+        large: the number of an event that is too large for a page (it is not in ``events``; see `Slice`).
+    """
+
+    events: list[msgspec.Raw]
+    last_seq: int
+    next: int | None = None
+    large: int | None = None
+
+
+Part: TypeAlias = Literal["input", "result", "event"]
+"""What can be read in slices: a task's input; the result of the task or of one step; one progress event."""
+
+
+class Slice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Verb ``slice`` -> `Piece`: a large value, piece by piece. What is sliced never changes.
+
+    Attributes:
+        part: input | result | event.
+        seq: the number of the step or event; without one ``result`` is the task's own.
+        offset: bytes to skip: 0, then the sum of the lengths received.
+    """
+
+    task_id: str
+    part: Part = "result"
+    seq: int | None = None
+    offset: int = 0
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a value's JSON text; the whole has ``total`` bytes. ``data`` is base64."""
+
+    total: int
+    data: bytes
+
+
+class FindCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """Verb ``command`` -> `CommandRecord`: what became of a command."""
+
+    command_id: str
+
+
+class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that arrived. ``answer`` is null until the task's owner or the clerk has decided."""
+
+    command_id: str
+    task_id: str
+    verb: str
+    by: str | None
+    received_at: datetime
+    answer: Answer | None = None
+
+
+class Kinds(msgspec.Struct, frozen=True, kw_only=True):
+    """Verb ``kinds`` -> `KindPage`: what can be submitted."""
+
+
+class KindRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind that a worker has registered.
+
+    Attributes:
+        input_schema: JSON Schema of the input.
+        workers: living workers that have it; 0 means that its tasks wait.
+    """
+
+    name: str
+    code_version: str
+    title: str | None
+    registered_at: datetime
+    workers: int
+    input_schema: msgspec.Raw
+
+
+class KindPage(msgspec.Struct, frozen=True, kw_only=True):
+    """All kinds, by name."""
+
+    kinds: list[KindRecord]
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """Verb ``health`` -> `HealthReport`: how the whole installation is."""
+
+
+class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A living worker: one process start, and what it says of itself."""
+
+    incarnation: str
+    host: str
+    pid: int
+    version: str
+    kinds: list[str]
+    slots: int
+    busy: int
+    draining: bool
+    started_at: datetime
+    until: datetime
+    health: msgspec.Raw
+
+
+class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Workers and lags. Seconds are counted on the database's clock; null = nothing waits.
+
+    Attributes:
+        due_for: how long the longest-waiting task has been due.
+        mail_for: how long the oldest command has waited for the clerk.
+        unpublished_for: how long the oldest left task has kept events that may not be in the stream.
+        commands_behind: messages of the command stream that are not taken in; null = the stream does not answer.
+        ingester: the incarnation that reads the command stream; null = nobody holds it.
+    """
+
+    at: datetime
+    workers: list[WorkerRecord]
+    due_for: float | None
+    mail_for: float | None
+    unpublished_for: float | None
+    commands_behind: int | None
+    ingester: str | None
+
+
+class DeadLetters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Verb ``dead_letters`` -> `DeadLetterPage`: messages that could not be read, oldest first."""
+
+    limit: int = 50
+    after: int = 0
+
+
+class DeadLetterRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that could not be read; ``size`` is that of its body in bytes."""
+
+    id: int
+    at: datetime
+    subject: str
+    stream_seq: int
+    reason: str
+    size: int
+
+
+class DeadLetterPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some dead letters; pass the last id as ``after``, null on the last page."""
+
+    dead_letters: list[DeadLetterRecord]
+    after: int | None = None
+
+
+class Verb(NamedTuple):
+    """A question: its request and reply types."""
+
+    request: type[Any]
+    reply: type[Any]
+
+
+VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
+    {
+        "get": Verb(Get, TaskRecord),
+        "list": Verb(List, TaskPage),
+        "waiting": Verb(Waiting, TaskPage),
+        "why": Verb(Why, Explanation),
+        "checkpoint": Verb(GetCheckpoint, CheckpointPage),
+        "operations": Verb(Operations, OperationPage),
+        "events": Verb(Events, EventPage),
+        "slice": Verb(Slice, Piece),
+        "command": Verb(FindCommand, CommandRecord),
+        "kinds": Verb(Kinds, KindPage),
+        "health": Verb(Health, HealthReport),
+        "dead_letters": Verb(DeadLetters, DeadLetterPage),
+    }
+)
+"""Every question with its types: what the service answers and the schemas are made from."""
