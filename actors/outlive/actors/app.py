@@ -1,0 +1,92 @@
+"""The app: what a worker can run, declared by decorators."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar, overload
+
+from outlive.actors.kind import DeclaredKind, KindDecorator
+from outlive.actors.signature import Declared, RegistrationError
+from outlive.actors.tool import DeclaredTool, ToolDecorator
+from outlive.protocol import codec, ids
+from outlive.protocol.tools import Signal
+
+T = TypeVar("T")
+
+
+class App:
+    """A registry of tools, kinds and signals under a name.
+
+    Attributes:
+        name: for people, in logs and messages.
+        tool: the decorator ``@app.tool(read_only=True)`` or ``@app.tool(idempotent=True)``, see `ToolDecorator`.
+        task: the decorator ``@app.task``, see `KindDecorator`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = ids.check("app", name)
+        self._tools: dict[str, DeclaredTool[..., Any]] = {}
+        self._kinds: dict[str, DeclaredKind[..., Any]] = {}
+        self._signals: dict[str, Signal[Any]] = {}
+        self.tool = ToolDecorator(lambda tool: self._add("tool", self._tools, tool))
+        self.task = KindDecorator(lambda kind: self._add("task", self._kinds, kind))
+
+    @property
+    def tools(self) -> Mapping[str, DeclaredTool[..., Any]]:
+        """The tools by name, read-only."""
+        return MappingProxyType(self._tools)
+
+    @property
+    def kinds(self) -> Mapping[str, DeclaredKind[..., Any]]:
+        """The kinds by name, read-only."""
+        return MappingProxyType(self._kinds)
+
+    @property
+    def signals(self) -> Mapping[str, Signal[Any]]:
+        """The signals by name, read-only."""
+        return MappingProxyType(self._signals)
+
+    @overload
+    def signal(self, name: str, value_type: type[T]) -> Signal[T]: ...
+    @overload
+    def signal(self, name: str, value_type: Any) -> Signal[Any]: ...
+    def signal(self, name: str, value_type: Any) -> Signal[Any]:
+        """Declare a signal whose values have a type; declaring the same again is the same.
+
+        Raises:
+            RegistrationError: values of that type cannot be stored, or the name has another type already.
+        """
+        signal: Signal[Any] = Signal(name, value_type)
+        try:
+            codec.check_type(value_type)
+        except codec.NotStorable as error:
+            raise RegistrationError(f"signal {name!r}: {error.why}") from None
+        if self._signals.setdefault(name, signal) != signal:
+            raise RegistrationError(
+                f"signal {name!r} of app {self.name!r} has the type {self._signals[name].type} already. "
+                "Choose another name"
+            )
+        return signal
+
+    def include(self, other: "App") -> None:
+        """Take over what another app has declared so far. Raises `RegistrationError` when a name is taken."""
+        for tool in other.tools.values():
+            self._add("tool", self._tools, tool)
+        for kind in other.kinds.values():
+            self._add("task", self._kinds, kind)
+        for signal in other.signals.values():
+            self.signal(signal.name, signal.type)
+
+    async def run(self) -> None:
+        """Serve this app's tasks until stopped: a worker with the settings of the environment (``OUTLIVE_*``)."""
+        from outlive.actors.worker import Worker  # noqa: PLC0415  # a declaring module needs no servers
+        from outlive.infra.settings import Settings  # noqa: PLC0415  # the same
+
+        await Worker(self, Settings.load()).run()
+
+    def _add(self, what: str, registry: dict[str, Any], spec: Any) -> None:
+        first = registry.setdefault(spec.name, spec)
+        if first is not spec:
+            raise Declared(what, spec.name, spec.fn).refuse(
+                f"app {self.name!r} has this name already, from {Declared(what, first.name, first.fn).place}. "
+                f'Choose another one: @app.{what}(name="...")'
+            )

@@ -1,0 +1,175 @@
+"""Reads what a declared function takes and returns, and refuses what could not be stored."""
+
+import inspect
+import re
+import string
+import typing
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from outlive.protocol import codec, ids
+from outlive.protocol.arguments import Arguments
+
+_TYPES: Final = "what msgspec knows, dataclasses, attrs, enums, datetime, Decimal, UUID, bytes, Path, pydantic models"
+
+_AWAITABLE: Final = frozenset({Awaitable, Coroutine})
+
+
+class RegistrationError(TypeError):
+    """A declaration cannot be taken. The message has file, line, the reason and what to write instead.
+
+    Causes: a parameter or result without a type or with one that cannot be stored, ``*args`` or ``**kwargs``, flags
+    that contradict each other or belong to a later version, a name that is taken or not allowed.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """Where a function stands, for messages: ``file:line: tool 'name'``."""
+
+    what: str
+    name: str
+    fn: Callable[..., Any]
+
+    @property
+    def place(self) -> str:
+        """File and line of the function."""
+        code = getattr(inspect.unwrap(self.fn), "__code__", None)
+        if code is None:
+            return "<unknown>"
+        path = Path(code.co_filename)
+        shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        return f"{shown}:{code.co_firstlineno}"
+
+    def refuse(self, reason: str) -> RegistrationError:
+        """Return the error that refuses this declaration."""
+        return RegistrationError(f"{self.place}: {self.what} {self.name!r}: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a function takes and returns, read once.
+
+    Attributes:
+        arguments: what a caller passes.
+        leading: the parameter in front that the system fills in is there.
+        result_type: the type of the (awaited) result.
+        is_async: the function returns an awaitable.
+    """
+
+    arguments: Arguments
+    leading: bool
+    result_type: Any
+    is_async: bool
+
+
+def named(what: str, name: str | None, fn: Callable[..., Any]) -> Declared:
+    """Return the declaration of a function under its own or a chosen name; raises `RegistrationError`."""
+    if not callable(fn):
+        raise RegistrationError(f"@app.{what} wants a function, not {fn!r}. Options are given by keyword")
+    declared = Declared(what, str(name or getattr(fn, "__name__", "")), fn)
+    try:
+        ids.check("name", declared.name)
+    except ids.InvalidId as error:
+        raise declared.refuse(f'{error}. Write: @app.{what}(name="...")') from None
+    return declared
+
+
+def read(declared: Declared, leading: type) -> Signature:
+    """Read a function's signature; raises `RegistrationError` for what cannot be stored or called.
+
+    Args:
+        declared: the function.
+        leading: the type of a first parameter that is not the caller's business.
+    """
+    fn = declared.fn
+    if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
+        raise declared.refuse("a generator cannot be a durable step. Return a list, or call one tool per item")
+    hints, signature = _hints(declared), inspect.signature(fn)
+    parameters = list(signature.parameters.values())
+    has_leading = bool(parameters) and hints.get(parameters[0].name) is leading
+    taken = [_parameter(declared, p, hints, leading) for p in parameters[has_leading:]]
+    result, is_async = _result(declared, hints)
+    shown = inspect.Signature(taken, return_annotation=result)
+    return Signature(Arguments(declared.name, shown), has_leading, result, is_async)
+
+
+def title_of(declared: Declared, title: str | None, arguments: Arguments) -> str:
+    """Return the title, or the name if there is none; raises `RegistrationError` when it names no parameter."""
+    if title is None:
+        return declared.name
+    try:
+        fields = [part[1] for part in string.Formatter().parse(title) if part[1] is not None]
+    except ValueError as error:
+        raise declared.refuse(f"title {title!r}: {error}. Write {{{{ for a brace") from None
+    for name in fields:
+        if re.split(r"[.\[]", name)[0] not in arguments.signature.parameters:
+            known = ", ".join(f"{{{known}}}" for known in arguments.signature.parameters) or "none"
+            raise declared.refuse(f"title {title!r} names no parameter with {{{name}}}. It may use: {known}")
+    return title
+
+
+def _hints(declared: Declared) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(inspect.unwrap(declared.fn), include_extras=True)
+    except NameError as error:
+        raise declared.refuse(
+            f"{error}, but its types are needed at run time. Import it at the top of the module, not under "
+            "TYPE_CHECKING and not inside a function"
+        ) from None
+
+
+def _parameter(
+    declared: Declared, parameter: inspect.Parameter, hints: dict[str, Any], leading: type
+) -> inspect.Parameter:
+    name = parameter.name
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+        instead = f"{name}: list[...]" if stars == "*" else f"{name}: dict[str, ...]"
+        raise declared.refuse(f"{stars}{name} has no fixed shape to store. Write: {instead}")
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        raise declared.refuse(f"parameter {name!r} is positional-only, but arguments are stored by name. Remove the /")
+    if name not in hints:
+        raise declared.refuse(f"parameter {name!r} has no type. Write: {name}: str (or {_TYPES})")
+    if hints[name] is leading:
+        raise declared.refuse(f"{name}: {leading.__name__} must be the first parameter")
+    _storable(declared, f"parameter {name!r}", hints[name])
+    if parameter.default is not parameter.empty:
+        _fits(declared, parameter, hints[name])
+    return parameter.replace(annotation=hints[name])
+
+
+def _result(declared: Declared, hints: dict[str, Any]) -> tuple[Any, bool]:
+    if "return" not in hints:
+        raise declared.refuse(f"its result has no type. Write: -> None (or {_TYPES})")
+    result, is_async = hints["return"], inspect.iscoroutinefunction(declared.fn)
+    if not is_async and typing.get_origin(result) in _AWAITABLE:
+        result, is_async = typing.get_args(result)[-1], True
+    if result is typing.NoReturn:
+        result = None
+    if typing.get_origin(result) is Generator:
+        raise declared.refuse("a generator cannot be stored. Return a list")
+    _storable(declared, "its result", result)
+    return result, is_async
+
+
+def _storable(declared: Declared, what: str, declared_type: Any) -> None:
+    try:
+        codec.check_type(declared_type)
+    except codec.NotStorable as error:
+        raise declared.refuse(
+            f"{what} of type {inspect.formatannotation(declared_type)} cannot be stored: {error}. Use {_TYPES}"
+        ) from None
+
+
+def _fits(declared: Declared, parameter: inspect.Parameter, declared_type: Any) -> None:
+    try:
+        codec.pack(parameter.default, declared_type)
+    except codec.NotStorable as error:
+        shown = inspect.formatannotation(declared_type)
+        fix = f". Write: {parameter.name}: {shown} | None = None" if parameter.default is None else ""
+        raise declared.refuse(
+            f"default {parameter.default!r} of parameter {parameter.name!r} is no {shown}: {error}{fix}"
+        ) from None

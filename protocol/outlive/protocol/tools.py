@@ -1,0 +1,275 @@
+"""What users declare, as data: tools, kinds of tasks, signals.
+
+`Tool` and `Kind` know how their function is called and stored, nothing of how it is run: any service may import them,
+and a client submits a `Kind` with its types checked.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Generic, Literal, ParamSpec, Self, TypeVar
+
+from outlive.protocol import codec, ids, keys
+from outlive.protocol.arguments import Arguments
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
+
+Durable = Literal["", "before_next"]
+"""When a read-only result is durable: with the next commit, or before the next step begins."""
+
+TIMEOUT: Final = 60.0
+"""Seconds a tool may take unless it says otherwise."""
+
+
+def _unreported(message: str, done: float | None, total: float | None) -> None:
+    """Drop the progress of an operation that nobody watches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One side effect about to be made, handed to tools whose first parameter is annotated with it.
+
+    Attributes:
+        key: the idempotency key, the same on every attempt and after every crash (at most 200 characters).
+        started_at: when the intent became durable (the database's time).
+        deadline: when the attempt times out.
+        attempt: 1 for the first try.
+        report: where `progress` goes; may be called from any thread.
+    """
+
+    key: str
+    started_at: datetime
+    deadline: datetime
+    attempt: int = 1
+    report: Callable[[str, float | None, float | None], None] = _unreported
+
+    @property
+    def uuid(self) -> str:
+        """The key as a UUID (version 5), for remotes that want one."""
+        return keys.operation_uuid(self.key)
+
+    def progress(self, message: str, *, done: float | None = None, total: float | None = None) -> None:
+        """Tell watching people how far the effect is. Not stored, not awaited, dropped when too frequent."""
+        self.report(message, done, total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often and how late a step is tried again after an error that may pass.
+
+    Attributes:
+        max_attempts: how many tries in all; 1 = never again.
+        base: seconds before the second try; doubles with each (full jitter: anything from 0 to that is waited).
+        cap: the longest wait in seconds.
+    """
+
+    max_attempts: int = 5
+    base: float = 0.5
+    cap: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1 or self.base < 0 or self.cap < self.base:
+            raise ValueError(f"{self} makes no sense: max_attempts >= 1 and 0 <= base <= cap")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tool(Generic[P, R_co]):
+    """A function that touches the world or reads it, called by ``task.call(tool, ...)``.
+
+    Attributes:
+        name: unique within the app, stored with every step.
+        fn: the function as written: sync or async, an operation in front where `takes_operation`.
+        arguments: how it is called and how its arguments are stored.
+        result_type: what it returns (awaited).
+        read_only: changes nothing, so it is repeated freely after a crash.
+        idempotent: the same call may be sent again with the same key.
+        takes_operation: `fn` wants an `Operation` first.
+        is_async: `fn` returns an awaitable; otherwise it runs in a thread.
+        title: what people read; ``{parameter}`` stands for an argument.
+        timeout: seconds for one attempt.
+        settle: seconds after the timeout in which a lost request may still arrive; None = unknown.
+        key_ttl: seconds for which the remote remembers a key; None = for ever.
+        retries: how an error that may pass is met.
+        durable: see `Durable`.
+        step_id: a chosen step id; None = counted.
+    """
+
+    name: str
+    fn: Callable[..., Any]
+    arguments: Arguments
+    result_type: Any
+    read_only: bool
+    idempotent: bool
+    takes_operation: bool
+    is_async: bool
+    title: str
+    timeout: float = TIMEOUT
+    settle: float | None = None
+    key_ttl: float | None = None
+    retries: RetryPolicy = RetryPolicy()
+    durable: Durable = ""
+    step_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.timeout > 0:
+            raise ValueError(f"timeout of {self.name} is {self.timeout}: give seconds above 0")
+        if self.durable not in ("", "before_next"):
+            raise ValueError(f'durable of {self.name} is {self.durable!r}: give "before_next" or leave it out')
+        if self.step_id is not None:
+            ids.check("step_id", self.step_id)
+
+    def with_options(
+        self,
+        *,
+        step_id: str | None = None,
+        timeout: float | None = None,
+        durable: Durable | None = None,
+        title: str | None = None,
+        retries: RetryPolicy | None = None,
+    ) -> Self:
+        """Return a copy with other options; what is left out stays. Raises `ValueError` for a bad one."""
+        return _copy(self, step_id=step_id, timeout=timeout, durable=durable, title=title, retries=retries)
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments by name without those equal to their default, or raise `TypeError`."""
+        return self.arguments.bind(args, kwargs)
+
+    def encode_arguments(self, bound: Mapping[str, Any]) -> bytes:
+        """Return bound arguments as stored, or raise `codec.NotStorable`."""
+        return self.arguments.encode(bound)
+
+    def decode_arguments(self, body: bytes) -> dict[str, Any]:
+        """Return the bound arguments that were stored."""
+        return self.arguments.decode(body)
+
+    def digest(self, encoded: bytes) -> bytes:
+        """Return the digest by which a step is recognised: name and encoded arguments (16 bytes)."""
+        return self.arguments.digest(encoded)
+
+    def describe(self, bound: Mapping[str, Any]) -> str:
+        """Return the title for people, with these arguments in it."""
+        return describe(self.title, self.arguments, bound)
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the arguments, as a model sees it."""
+        return self.arguments.schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kind(Generic[P, R_co]):
+    """The code that runs a task: a durable function, started by ``client.submit(kind, ...)``.
+
+    Attributes:
+        name: unique within the app, stored with every task and known on the wire.
+        fn: the coroutine function as written, the task in front.
+        arguments: how its input is given and stored.
+        result_type: what it returns.
+        code_version: hex digest of its source.
+        title: what people read; ``{parameter}`` stands for a part of the input.
+        task_id: a chosen id of the next task; None = made up.
+        priority: -100 to 100, higher first.
+        labels: names for finding the task again.
+        command_id: the dedup id of the submit; None = made up.
+    """
+
+    name: str
+    fn: Callable[..., Any]
+    arguments: Arguments
+    result_type: Any
+    code_version: str
+    title: str
+    task_id: str | None = None
+    priority: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    command_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if not -100 <= self.priority <= 100:
+            raise ValueError(f"priority of {self.name} is {self.priority}: give -100 to 100, higher first")
+        if self.task_id is not None:
+            ids.check("task_id", self.task_id)
+        if self.command_id is not None:
+            ids.check("command_id", self.command_id)
+
+    def with_options(
+        self,
+        *,
+        task_id: str | None = None,
+        priority: int | None = None,
+        labels: Mapping[str, str] | None = None,
+        command_id: str | None = None,
+    ) -> Self:
+        """Return a copy with other options; what is left out stays. Raises `ids.InvalidId` or `ValueError`."""
+        return _copy(self, task_id=task_id, priority=priority, labels=labels, command_id=command_id)
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the input by name without what equals its default, or raise `TypeError`."""
+        return self.arguments.bind(args, kwargs)
+
+    def encode_input(self, bound: Mapping[str, Any]) -> bytes:
+        """Return a bound input as stored, or raise `codec.NotStorable`."""
+        return self.arguments.encode(bound)
+
+    def decode_input(self, body: bytes) -> dict[str, Any]:
+        """Return the bound input that was stored or sent by a stranger."""
+        return self.arguments.decode(body)
+
+    def digest(self, encoded: bytes) -> bytes:
+        """Return the digest by which a step that spawns this kind is recognised (16 bytes)."""
+        return self.arguments.digest(encoded)
+
+    def describe(self, bound: Mapping[str, Any]) -> str:
+        """Return the title for people, with this input in it."""
+        return describe(self.title, self.arguments, bound)
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the input."""
+        return self.arguments.schema
+
+
+@dataclass(frozen=True, slots=True)
+class Signal(Generic[T]):
+    """A value that a task waits for by ``task.wait_for(signal)`` and that others send.
+
+    Attributes:
+        name: what the command ``signal`` names.
+        type: the type of the value.
+    """
+
+    name: str
+    type: Any
+
+    def __post_init__(self) -> None:
+        ids.check("signal", self.name)
+
+    def encode(self, value: T) -> bytes:
+        """Return the value as sent, or raise `codec.NotStorable`."""
+        return codec.pack(value, self.type)[0]
+
+    def decode(self, body: bytes) -> T:
+        """Return the value that was sent, or raise `codec.NotStorable` when it does not fit the type."""
+        value: T = codec.unpack(body, self.type)
+        return value
+
+
+AnyTool = Tool[..., Any]
+AnyKind = Kind[..., Any]
+
+
+def describe(title: str, arguments: Arguments, bound: Mapping[str, Any]) -> str:
+    """Return a title with ``{parameter}`` replaced by arguments and defaults."""
+    if "{" not in title:
+        return title
+    return title.format_map({**arguments.defaults, **bound})
+
+
+_Spec = TypeVar("_Spec", bound=Tool[..., Any] | Kind[..., Any])
+
+
+def _copy(spec: _Spec, **options: Any) -> _Spec:
+    return dataclasses.replace(spec, **{name: value for name, value in options.items() if value is not None})
