@@ -8,6 +8,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from outlive.protocol.task import Status
+
 INPUT_LIMIT: Final = 900 * 1024
 
 
@@ -69,6 +71,28 @@ class Signal(Command, frozen=True, kw_only=True, omit_defaults=True, tag="signal
 
 
 AnyCommand: TypeAlias = Submit | Pause | Resume | Cancel | Signal
+"""What clients may send."""
+
+
+class ChildEnded(Command, frozen=True, kw_only=True, omit_defaults=True, tag="child"):
+    """A child task ended: written to its parent's mailbox by the system, never taken from a client.
+
+    Attributes:
+        child: the child's task id; its result or failure is read from its own facts.
+        step_id: the parent's step that started it.
+        status: succeeded, failed or cancelled.
+    """
+
+    child: str
+    step_id: str
+    status: Status
+
+
+Internal: TypeAlias = ChildEnded
+"""What only the system writes; their command ids begin with ``_``."""
+
+Mail: TypeAlias = AnyCommand | Internal
+"""What a mailbox may hold."""
 
 VERBS: Final = frozenset({"submit", "pause", "resume", "cancel", "signal"})
 """The verbs of this version; a subject with another verb is answered ``invalid``."""

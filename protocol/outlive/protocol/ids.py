@@ -55,5 +55,5 @@ def new_id() -> str:
 
 def child_id(tenant: str, parent: str, step_id: str) -> str:
     """Return the id of the child task that a step of a parent starts: the same after every crash (26 characters)."""
-    digest = hashlib.blake2b("\0".join((tenant, parent, step_id)).encode(), digest_size=16).digest()
+    digest = hashlib.blake2b(f"{tenant}/{parent}:{step_id}".encode(), digest_size=16).digest()
     return base64.b32encode(digest).decode().rstrip("=").lower()

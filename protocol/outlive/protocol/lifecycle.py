@@ -1,0 +1,221 @@
+"""The only way a task's status changes: the transition table, and what each command does in each state.
+
+Pure: the owner of a running task and the clerk (for tasks without an actor) call the same `apply` and write what it
+decides. With an actor in memory a pause or a cancel does not change the status: the decision says what the actor must
+do (`Decision.stop`), and the actor changes the status when it has done it.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from outlive.protocol.answers import Code
+from outlive.protocol.commands import AnyCommand, Cancel, ChildEnded, Internal, Pause, Resume, Signal, Submit
+from outlive.protocol.task import Reason, ReasonCode, Status
+
+TRANSITIONS: Final[Mapping[Status, frozenset[Status]]] = MappingProxyType({
+    Status.QUEUED: frozenset({Status.RUNNING, Status.PAUSED, Status.FAILED, Status.CANCELLED}),
+    Status.RUNNING: frozenset({Status.SUCCEEDED, Status.FAILED, Status.PAUSED, Status.CANCELLED}),
+    Status.PAUSED: frozenset({Status.RUNNING, Status.QUEUED, Status.FAILED, Status.CANCELLED}),
+    Status.FAILED: frozenset({Status.RUNNING}),
+    Status.SUCCEEDED: frozenset(),
+    Status.CANCELLED: frozenset(),
+})  # fmt: skip
+"""Every change of status that may happen; from `paused` to `queued` only where the task never started."""
+
+RESUMABLE: Final = frozenset({
+    ReasonCode.OPERATOR, ReasonCode.QUARANTINED, ReasonCode.VERSION_MISMATCH, ReasonCode.THROTTLED,
+})  # fmt: skip
+"""The reasons that `resume` takes away; the others end by an answer to what they ask."""
+
+ENDED: Final = frozenset({Status.SUCCEEDED, Status.CANCELLED})
+"""Final for ever; a failed task may be reopened by a person."""
+
+Stop: TypeAlias = Literal["", "pause", "cancel"]
+"""What an actor must do about its flow: go on, stop before the next step, or stop for good."""
+
+
+class IllegalTransition(ValueError):
+    """A status change that the table does not have; a mistake in the program, never of a user."""
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What must be known of a task to decide a command.
+
+    Attributes:
+        owned: an actor is in memory.
+        started: a worker has begun it at least once.
+        cancelling: a cancel was accepted and is being carried out.
+        ended_at: when it reached a final status.
+    """
+
+    task_id: str
+    status: Status
+    reasons: tuple[Reason, ...] = ()
+    owned: bool = False
+    started: bool = False
+    cancelling: bool = False
+    ended_at: datetime | None = None
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command does: the answer, and the task's state after it (unchanged where it is refused).
+
+    Attributes:
+        code, message: the answer.
+        status, reasons, cancelling: the state to write.
+        wake: a worker with the task's code is wanted now (only for tasks without an actor).
+        stop: the state in which an actor must be from now on; ``""`` takes back a pause that was not carried out yet.
+    """
+
+    code: Code
+    message: str
+    status: Status
+    reasons: tuple[Reason, ...]
+    cancelling: bool
+    wake: bool = False
+    stop: Stop = ""
+
+    @property
+    def ok(self) -> bool:
+        """True when the command was applied, now or before."""
+        return self.code in {Code.APPLIED, Code.DUPLICATE}
+
+
+def check_transition(old: Status, new: Status) -> None:
+    """Raise `IllegalTransition` unless a task may go from `old` to `new` (or stays what it is)."""
+    if new is not old and new not in TRANSITIONS[old]:
+        allowed = ", ".join(sorted(TRANSITIONS[old])) or "nothing"
+        raise IllegalTransition(f"a {old} task cannot become {new}; it may become {allowed}")
+
+
+def apply(facts: Facts, command: AnyCommand | Internal, *, now: datetime) -> Decision:
+    """Decide a command.
+
+    Args:
+        facts: the task's state; after a command it is changed as decided before the next one is applied.
+        command: one that was read from the task's mailbox.
+        now: the database's time, for the reasons that it makes.
+    """
+    if facts.status in ENDED and not isinstance(command, Submit):
+        return _decide(facts, Code.TOO_LATE, f"Task {_ended(facts)}. Nothing was changed.")
+    match command:
+        case Submit():
+            return _submit(facts)
+        case Pause():
+            return _pause(facts, command, now)
+        case Resume():
+            return _resume(facts)
+        case Cancel():
+            return _cancel(facts)
+        case Signal():
+            return _signal(facts, f"Signal {command.name!r}")
+        case ChildEnded():
+            return _signal(facts, f"The end of child {command.child}")
+
+
+def _submit(facts: Facts) -> Decision:
+    if facts.status is Status.QUEUED and not facts.started:
+        return _decide(facts, Code.APPLIED, f"Task {facts.task_id} is queued.", wake=True)
+    return _decide(facts, Code.DUPLICATE, f"Task {facts.task_id} exists already; it is {facts.status}.")
+
+
+def _pause(facts: Facts, command: Pause, now: datetime) -> Decision:
+    if facts.status is Status.FAILED:
+        return _illegal(facts, f"Task {_ended(facts)}: nothing runs that could be paused.")
+    if facts.cancelling:
+        return _illegal(facts, f"Task {facts.task_id} is being cancelled: nothing new starts.")
+    if any(reason.reason is ReasonCode.OPERATOR for reason in facts.reasons):
+        return _decide(facts, Code.APPLIED, f"Task {facts.task_id} was paused by an operator already.")
+    reason = Reason(
+        reason=ReasonCode.OPERATOR,
+        since=now,
+        do=f"outlive resume {facts.task_id}",
+        message=command.reason or (f"paused by {command.by}" if command.by else "paused by an operator"),
+    )
+    reasons = (*facts.reasons, reason)
+    if facts.owned:
+        return _decide(facts, Code.APPLIED, f"Task {facts.task_id} pauses before its next step.", reasons=reasons)
+    return _decide(
+        facts, Code.APPLIED, f"Task {facts.task_id} is paused.", status=Status.PAUSED, reasons=reasons
+    )  # fmt: skip
+
+
+def _resume(facts: Facts) -> Decision:
+    if facts.status is Status.FAILED:
+        return _illegal(facts, f"Task {_ended(facts)}: use retry.")
+    left = tuple(reason for reason in facts.reasons if reason.reason not in RESUMABLE)
+    if facts.status is not Status.PAUSED and len(left) == len(facts.reasons):
+        return _illegal(facts, f"Task {facts.task_id} is {facts.status}, not paused.")
+    if len(left) == len(facts.reasons) > 0:
+        return _illegal(facts, f"Task {facts.task_id} was paused by no operator. {_wanted(left)}")
+    if facts.status is Status.PAUSED and left:
+        return _decide(facts, Code.APPLIED, f"Task {facts.task_id} stays paused. {_wanted(left)}", reasons=left)
+    status = facts.status
+    if status is Status.PAUSED:
+        status = Status.RUNNING if facts.started else Status.QUEUED
+    return _decide(facts, Code.APPLIED, f"Task {facts.task_id} goes on.", status=status, reasons=left, wake=True)
+
+
+def _cancel(facts: Facts) -> Decision:
+    if facts.status is Status.FAILED:
+        return _illegal(facts, f"Task {_ended(facts)}: nothing runs that could be cancelled.")
+    if facts.owned:
+        message = f"Task {facts.task_id} is being cancelled: nothing new starts."
+        return _decide(facts, Code.APPLIED, message, cancelling=True)
+    return _decide(
+        facts, Code.APPLIED, f"Task {facts.task_id} is cancelled.", status=Status.CANCELLED, reasons=(), cancelling=False
+    )  # fmt: skip
+
+
+def _signal(facts: Facts, what: str) -> Decision:
+    wakes = facts.status is Status.RUNNING
+    message = f"{what} is kept for task {facts.task_id}, which is {facts.status}."
+    return _decide(facts, Code.APPLIED, message, wake=wakes)
+
+
+def _illegal(facts: Facts, message: str) -> Decision:
+    return _decide(facts, Code.ILLEGAL_TRANSITION, message)
+
+
+def _decide(
+    facts: Facts,
+    code: Code,
+    message: str,
+    *,
+    status: Status | None = None,
+    reasons: tuple[Reason, ...] | None = None,
+    cancelling: bool | None = None,
+    wake: bool = False,
+) -> Decision:
+    status = facts.status if status is None else status
+    check_transition(facts.status, status)
+    reasons = facts.reasons if reasons is None else reasons
+    cancelling = facts.cancelling if cancelling is None else cancelling
+    return Decision(
+        code=code,
+        message=message,
+        status=status,
+        reasons=reasons,
+        cancelling=cancelling,
+        wake=wake and not facts.owned,
+        stop=_stop(reasons, cancelling=cancelling) if facts.owned else "",
+    )
+
+
+def _stop(reasons: tuple[Reason, ...], *, cancelling: bool) -> Stop:
+    if cancelling:
+        return "cancel"
+    return "pause" if any(reason.reason is ReasonCode.OPERATOR for reason in reasons) else ""
+
+
+def _ended(facts: Facts) -> str:
+    at = facts.ended_at.astimezone(UTC).strftime(" at %Y-%m-%dT%H:%M:%S.%fZ") if facts.ended_at else ""
+    return f"{facts.task_id} {'was ' if facts.status is Status.CANCELLED else ''}{facts.status}{at}"
+
+
+def _wanted(reasons: tuple[Reason, ...]) -> str:
+    return "It waits for: " + "; ".join(f"{reason.reason} ({reason.do})" for reason in reasons)
