@@ -15,6 +15,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any, Final, NoReturn, TypeVar, overload
@@ -60,6 +61,8 @@ def _to_builtin(value: Any) -> Any:
 
 
 def _from_builtin(cls: Any, value: Any) -> Any:
+    if cls is object:
+        return value
     if hasattr(cls, "model_validate_json"):
         return cls.model_validate_json(encode(value), by_alias=False, by_name=True)
     if issubclass(cls, PurePath) and isinstance(value, str):
@@ -82,8 +85,13 @@ class _Codec:
 
 def _build(type: Any) -> _Codec:  # noqa: A002  # msgspec's word for it
     decoder = msgspec.json.Decoder(type, dec_hook=_from_builtin)
-    inexact = (msgspec.inspect.DateTimeType, msgspec.inspect.CustomType)
-    return _Codec(decoder.decode, any(isinstance(part, inexact) for part in _parts(type)))
+    return _Codec(decoder.decode, any(map(_inexact, _parts(type))))
+
+
+def _inexact(part: msgspec.inspect.Type) -> bool:
+    if isinstance(part, msgspec.inspect.CustomType):
+        return part.cls is not object
+    return isinstance(part, msgspec.inspect.DateTimeType)
 
 
 _cached: Final = functools.lru_cache(maxsize=4096)(_build)
@@ -167,7 +175,7 @@ def check_type(type: Any) -> None:  # noqa: A002  # msgspec's word for it
 
 
 def _supported(cls: Any) -> bool:
-    return hasattr(cls, "model_validate_json") or (isinstance(cls, type) and issubclass(cls, PurePath))
+    return cls is object or hasattr(cls, "model_validate_json") or (isinstance(cls, type) and issubclass(cls, PurePath))
 
 
 def _parts(declared: Any) -> Iterator[msgspec.inspect.Type]:
@@ -209,7 +217,7 @@ def _children(value: Any) -> list[tuple[str, Any]]:
     """List the parts of a value, each with what it adds to the path."""
     if isinstance(value, dict):
         return [(f".{key}" if str(key).isidentifier() else f"[{key!r}]", part) for key, part in value.items()]
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, list | tuple | AbstractSet):
         return [(f"[{index}]", part) for index, part in enumerate(value)]
     cls: Any = type(value)
     return [(f".{name}", getattr(value, name, None)) for name in _fields(cls)]
@@ -271,7 +279,7 @@ def _difference(one: Any, other: Any, path: str) -> tuple[str, str] | None:
         return None if _same(one, other) else (path, _changed(one, other))
     if _shape(one) is not _shape(other) or [name for name, _ in parts] != [name for name, _ in others]:
         return path, _changed(one, other)
-    if isinstance(one, set | frozenset):
+    if isinstance(one, AbstractSet):
         return None if one == other else (path, _changed(one, other))
     pairs = zip(parts, others, strict=True)
     return next(filter(None, (_difference(a, b, path + suffix) for (suffix, a), (_, b) in pairs)), None)
@@ -279,7 +287,7 @@ def _difference(one: Any, other: Any, path: str) -> tuple[str, str] | None:
 
 def _shape(value: Any) -> Any:
     """Return the class that must come back: for containers the built-in one, a subclass of it may become it."""
-    kinds = (dict, list, tuple, set, frozenset)
+    kinds = (dict, list, tuple, AbstractSet)
     return next((kind for kind in kinds if isinstance(value, kind)), type(value))
 
 
@@ -291,11 +299,11 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _changed(one: Any, other: Any) -> str:
-    if _shape(one) is not _shape(other):
-        return f"a {type(one).__name__} would come back as {type(other).__name__}. Declare its type, or convert it"
-    if isinstance(one, dict):
+    if _shape(one) is _shape(other) is dict:
         return f"the keys {_short(list(one))} would come back as {_short(list(other))}. Declare their type"
-    return f"{_short(one)} would come back as {_short(other)}"
+    if _shape(one) is _shape(other) or isinstance(one, int):
+        return f"{_short(one)} would come back as {_short(other)}"
+    return f"a value of type {type(one).__name__} would come back as {type(other).__name__}. Declare it, or convert it"
 
 
 def _short(value: Any) -> str:
