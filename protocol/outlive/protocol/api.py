@@ -10,7 +10,7 @@ import enum
 from collections.abc import Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -24,6 +24,9 @@ ERROR_HEADER: Final = "Nats-Service-Error-Code"
 
 PAGE_LIMIT: Final = 500
 """The most items of one page."""
+
+Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)]
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 63)]
 
 
 class Trouble(enum.StrEnum):
@@ -72,7 +75,7 @@ class List(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: str | None = None
     parent: str | None = None
     labels: dict[str, str] = {}
-    limit: int = 50
+    limit: Limit = 50
     after: str | None = None
 
 
@@ -86,7 +89,7 @@ class TaskPage(msgspec.Struct, frozen=True, kw_only=True):
 class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Verb ``waiting`` -> `TaskPage`: the tasks that wait for a person; ``needs`` holds the commands to type."""
 
-    limit: int = 50
+    limit: Limit = 50
     after: str | None = None
 
 
@@ -107,7 +110,7 @@ class GetCheckpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Verb ``checkpoint`` -> `CheckpointPage`; ``after`` is the page before's ``next``."""
 
     task_id: str
-    after: int = 0
+    after: Number = 0
 
 
 class CheckpointPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +130,7 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Verb ``operations`` -> `OperationPage`: the ledger of a task, by step and operation."""
 
     task_id: str
-    limit: int = 100
+    limit: Limit = 100
     after: tuple[str, str] | None = None
 
 
@@ -148,8 +151,8 @@ class Events(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Verb ``events`` -> `EventPage`: progress events from a number on, also older ones than the stream keeps."""
 
     task_id: str
-    from_seq: int = 1
-    max_bytes: int | None = None
+    from_seq: Number = 1
+    max_bytes: Number | None = None
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,8 +186,8 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     task_id: str
     part: Part = "result"
-    seq: int | None = None
-    offset: int = 0
+    seq: Number | None = None
+    offset: Number = 0
 
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
@@ -280,8 +283,8 @@ class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
 class DeadLetters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Verb ``dead_letters`` -> `DeadLetterPage`: messages that could not be read, oldest first."""
 
-    limit: int = 50
-    after: int = 0
+    limit: Limit = 50
+    after: Number = 0
 
 
 class DeadLetterRecord(msgspec.Struct, frozen=True, kw_only=True):

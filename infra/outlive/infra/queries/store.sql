@@ -1,0 +1,149 @@
+-- The read side: what the api answers from. Every statement goes by a primary key, by task_list (tenant, created_at
+-- desc, task_id) or by one of the partial indexes; none locks, none writes.
+
+-- name: records
+-- Task records by id, in the order asked. $1 tenant, $2 ids, $3 with input, $4 with result.
+select t.task_id, t.kind, t.status, t.cancelling, t.reasons, t.current_step, t.plan_total, t.labels, t.priority, t.parent, t.owner, t.epoch,
+       t.last_seq, t.steps, t.waiting_for, t.wait_until, t.code_version, t.schema_version, t.created_at, t.updated_at,
+       case when $3::boolean then t.input end as input,
+       array(select f.name from fact f
+              where f.tenant = t.tenant and f.task_id = t.task_id and f.seq > t.run_from and f.type = 'step' and f.status = 'completed'
+              order by f.seq desc limit 5) as last,
+       coalesce(
+         (select o.name from operation o where o.tenant = t.tenant and o.task_id = t.task_id and o.step_id = t.current_step
+           order by o.operation_id desc limit 1),
+         (select f.name from fact f where f.tenant = t.tenant and f.task_id = t.task_id and f.seq > t.last_seq - 20 and f.step_id = t.current_step
+           order by f.seq desc limit 1)) as step_name,
+       case when t.status = 'failed' or (t.status = 'succeeded' and $4::boolean) then
+         (select f.body from fact f where f.tenant = t.tenant and f.task_id = t.task_id and f.type = 'status'
+           order by f.seq desc limit 1) end as body
+  from unnest($2::text[]) with ordinality as k(task_id, i)
+  join task t on t.tenant = $1 and t.task_id = k.task_id
+ order by k.i;
+
+-- name: page
+-- Ids of a tenant's tasks, newest first, after (created_at $2, task_id $3). $4 statuses, $5 kind, $6 parent, $7 labels; empty or null = any.
+select t.task_id, t.created_at
+  from task t
+ where t.tenant = $1 and t.created_at <= coalesce($2::timestamptz, 'infinity') and (t.created_at < coalesce($2::timestamptz, 'infinity') or t.task_id > $3)
+   and (cardinality($4::text[]) = 0 or t.status = any($4::text[]))
+   and ($5::text is null or t.kind = $5) and ($6::text is null or t.parent = $6) and t.labels @> $7::jsonb
+ order by t.created_at desc, t.task_id limit $8;
+
+-- name: events
+-- Consecutive events from $3 on: as many as fit into $4 bytes, at most $5; a first one that does not fit comes without its bytes.
+select t.last_seq, p.seq, case when p.bytes <= $4 then p.event end as event
+  from task t
+  left join lateral (
+    select f.seq, f.event, row_number() over seqs as n, sum(octet_length(f.event) + 1) over seqs as bytes
+      from fact f where f.tenant = t.tenant and f.task_id = t.task_id and f.seq >= $3
+    window seqs as (order by f.seq) order by f.seq limit $5) p on p.bytes <= $4 or p.n = 1
+ where t.tenant = $1 and t.task_id = $2
+ order by p.seq;
+
+-- name: checkpoint
+-- The head of a task's checkpoint: its row, and the operation in flight (that of the current step first).
+select t.kind, t.input, t.version, t.last_seq, t.steps, t.current_step, t.waiting_for, t.wait_until, t.schema_version, t.updated_at,
+       o.step_id, o.operation_id, o.name, o.status, o.attempt, o.arguments
+  from task t
+  left join lateral (
+    select o.step_id, o.operation_id, o.name, o.status, o.attempt, o.arguments
+      from operation o where o.tenant = t.tenant and o.task_id = t.task_id and o.status not in ('succeeded', 'failed')
+     order by o.step_id is distinct from t.current_step, o.started_at desc limit 1) o on true
+ where t.tenant = $1 and t.task_id = $2;
+
+-- name: steps
+-- Steps of the task's run that are done, after number $3: as many as fit into $4 bytes, at most $6. A result above $5 bytes is left out.
+select p.seq, p.step_id, p.name, p.status, p.digest, p.size, case when p.size <= $5 then p.body end as body
+  from (select f.seq, f.step_id, f.name, f.status, f.digest, f.body, octet_length(f.body) as size, row_number() over seqs as n,
+               sum(case when octet_length(f.body) <= $5 then octet_length(f.body) else 0 end + length(f.name) * 4 + 300) over seqs as bytes
+          from task t
+          join fact f on f.tenant = t.tenant and f.task_id = t.task_id and f.seq > greatest($3::bigint, t.run_from)
+         where t.tenant = $1 and t.task_id = $2 and f.type = 'step' and f.status in ('completed', 'skipped', 'failed')
+        window seqs as (order by f.seq) order by f.seq limit $6) p
+ where p.bytes <= $4 or p.n = 1
+ order by p.seq;
+
+-- name: operations
+-- The ledger after (step $3, operation $4): as many as fit into $5 bytes, at most $6.
+select p.step_id, p.operation_id, p.name, p.status, p.attempt, p.epoch, p.digest, case when p.bytes <= $5 then p.arguments end as arguments,
+       p.started_at, p.ended_at
+  from (select o.step_id, o.operation_id, o.name, o.status, o.attempt, o.epoch, o.digest, o.arguments, o.started_at, o.ended_at,
+               row_number() over ids as n, sum(octet_length(o.arguments) + length(o.name) * 4 + 800) over ids as bytes
+          from operation o
+         where o.tenant = $1 and o.task_id = $2 and (o.step_id, o.operation_id) > ($3, $4)
+        window ids as (order by o.step_id, o.operation_id) order by o.step_id, o.operation_id limit $6) p
+ where p.bytes <= $5 or p.n = 1
+ order by p.step_id, p.operation_id;
+
+-- name: attempts
+-- Attempts after (step $3, operation $4) up to and with ($5, $6); null = to the end.
+select a.step_id, a.operation_id, a.attempt, a.worker, a.started_at, a.ended_at, a.error_class, a.reason, a.wait_until
+  from outlive.attempt a
+ where a.tenant = $1 and a.task_id = $2 and (a.step_id, a.operation_id) > ($3, $4)
+   and ($5::text is null or (a.step_id, a.operation_id) <= ($5, $6::text))
+ order by a.step_id, a.operation_id, a.attempt limit 2000;
+
+-- name: piece
+-- A piece of one fact: $4 event, else its body; $5 bytes skipped, $6 bytes at most.
+select octet_length(p.part) as total, substring(p.part from $5::int + 1 for $6::int) as data
+  from (select case when $4::boolean then f.event else f.body end as part
+          from fact f where f.tenant = $1 and f.task_id = $2 and f.seq = $3) p;
+
+-- name: final
+-- The number of the fact that holds a succeeded task's result.
+select f.seq from task t join fact f on f.tenant = t.tenant and f.task_id = t.task_id
+ where t.tenant = $1 and t.task_id = $2 and t.status = 'succeeded' and f.type = 'status'
+ order by f.seq desc limit 1;
+
+-- name: input
+select t.input from task t where t.tenant = $1 and t.task_id = $2;
+
+-- name: command
+select i.command_id, i.task_id, i.verb, i.by, i.received_at, i.code, i.message, i.decided_at
+  from inbox i where i.tenant = $1 and i.command_id = $2;
+
+-- name: why
+-- What besides its record explains a task: when it is wanted, who holds it, who could run it, since when it is as it is.
+select (select outlive.clock()) as now, t.due_at, t.mail_at, t.tell_at, t.ended_at,
+       w.host, w.pid, w.until, w.draining, w.fenced,
+       (select count(*) from worker a where a.until > (select outlive.clock()) and not a.fenced) as alive,
+       (select count(*) from worker a where a.until > (select outlive.clock()) and not a.fenced and not a.draining and t.kind = any(a.kinds)) as able,
+       (select coalesce(sum(greatest(a.slots - a.busy, 0)), 0) from worker a
+         where a.until > (select outlive.clock()) and not a.fenced and not a.draining and t.kind = any(a.kinds)) as free,
+       (select count(*) from death d where d.tenant = t.tenant and d.task_id = t.task_id and d.steps = t.steps) as deaths,
+       f.at as status_at, f.message, o.name, o.step_id, o.status, o.attempt, o.started_at
+  from task t
+  left join worker w on w.incarnation = t.owner
+  left join lateral (
+    select f.at, convert_from(f.event, 'UTF8')::json ->> 'message' as message from fact f
+     where f.tenant = t.tenant and f.task_id = t.task_id and f.type = 'status' order by f.seq desc limit 1) f on true
+  left join lateral (
+    select o.name, o.step_id, o.status, o.attempt, o.started_at from operation o
+     where o.tenant = t.tenant and o.task_id = t.task_id and o.status not in ('succeeded', 'failed')
+     order by o.step_id is distinct from t.current_step, o.started_at desc limit 1) o on true
+ where t.tenant = $1 and t.task_id = $2;
+
+-- name: kinds
+select k.name, k.code_version, k.title, k.registered_at, k.input_schema,
+       (select count(*) from worker w where w.until > (select outlive.clock()) and not w.fenced and k.name = any(w.kinds)) as workers
+  from kind k order by k.name;
+
+-- name: workers
+select w.incarnation, w.host, w.pid, w.version, w.kinds, w.slots, w.busy, w.draining, w.started_at, w.until, w.health
+  from worker w where w.until > (select outlive.clock()) and not w.fenced
+ order by w.started_at;
+
+-- name: lags
+-- $1 the command stream.
+select (select outlive.clock()) as at, c.owner, c.until, c.seq,
+       (select min(t.due_at) from task t where t.due_at is not null and t.due_at <= (select outlive.clock())) as due_at,
+       (select min(t.mail_at) from task t where t.mail_at is not null and t.mail_at <= (select outlive.clock())) as mail_at,
+       (select min(t.sweep_at) from task t where t.sweep_at is not null and t.sweep_at <= (select outlive.clock())) as sweep_at
+  from (select) as one left join cursor c on c.stream = $1;
+
+-- name: dead_letters
+-- What is not resolved, after id $2.
+select d.id, d.at, d.subject, d.stream_seq, d.reason, octet_length(d.body) as size
+  from dead_letter d where d.tenant = $1 and d.id > $2 and d.resolved_at is null
+ order by d.id limit $3;
