@@ -4,13 +4,21 @@ One tagged union (field ``type``), which later commands extend. Unknown fields a
 understands a newer writer. What is checked against a task's state is in `outlive.protocol.lifecycle`.
 """
 
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
-from outlive.protocol.task import Status
+from outlive.protocol.task import Failure, Status
 
 INPUT_LIMIT: Final = 900 * 1024
+"""The most bytes of a submit's input or a signal's value."""
+
+_NO_NUL: Final = "^[^\\u0000]*$"  # these words become columns, and Postgres has no NUL in a text
+Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=_NO_NUL)]
+Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=10_000, pattern=_NO_NUL)]
+SignalName: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9-][A-Za-z0-9_-]{0,63}$(?!\n)")]
+Priority: TypeAlias = Annotated[int, msgspec.Meta(ge=-100, le=100)]
+Labels: TypeAlias = Annotated[dict[Name, Name], msgspec.Meta(max_length=64)]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
@@ -24,8 +32,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """
 
     command_id: str | None = None
-    by: str | None = None
-    note: str | None = None
+    by: Name | None = None
+    note: Text | None = None
 
 
 class Submit(Command, frozen=True, kw_only=True, omit_defaults=True, tag="submit"):
@@ -35,22 +43,22 @@ class Submit(Command, frozen=True, kw_only=True, omit_defaults=True, tag="submit
         kind: the name of the code that runs the task.
         input: the arguments by name (or ``goal`` for kinds that take a goal). Up to 900 KiB.
         priority: -100 to 100, higher first.
-        labels: names for finding the task again.
+        labels: names for finding the task again: at most 64, 1 to 200 characters each.
         policy: options that may only tighten the kind's own.
     """
 
-    kind: str
+    kind: Name
     input: dict[str, Any] = {}
     goal: str | None = None
-    priority: int = 0
-    labels: dict[str, str] = {}
+    priority: Priority = 0
+    labels: Labels = {}
     policy: dict[str, Any] = {}
 
 
 class Pause(Command, frozen=True, kw_only=True, omit_defaults=True, tag="pause"):
     """Stop before the next step, until `Resume`. An operation in flight ends first."""
 
-    reason: str | None = None
+    reason: Text | None = None
 
 
 class Resume(Command, frozen=True, kw_only=True, omit_defaults=True, tag="resume"):
@@ -60,13 +68,13 @@ class Resume(Command, frozen=True, kw_only=True, omit_defaults=True, tag="resume
 class Cancel(Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel"):
     """Start nothing more. The final event lists what happened, what is unknown and what was never started."""
 
-    reason: str | None = None
+    reason: Text | None = None
 
 
 class Signal(Command, frozen=True, kw_only=True, omit_defaults=True, tag="signal"):
     """Hand a value to ``task.wait_for(name)``; kept in order per name until it is taken. Up to 900 KiB."""
 
-    name: str
+    name: SignalName
     value: Any = None
 
 
@@ -78,21 +86,20 @@ class ChildEnded(Command, frozen=True, kw_only=True, omit_defaults=True, tag="ch
     """A child task ended: written to its parent's mailbox by the system, never taken from a client.
 
     Attributes:
-        child: the child's task id; its result or failure is read from its own facts.
-        step_id: the parent's step that started it.
+        child: the child's task id.
         status: succeeded, failed or cancelled.
+        result: the child's result as JSON, where it succeeded.
+        failure: why it failed or was cancelled, where that is known.
     """
 
     child: str
-    step_id: str
     status: Status
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    failure: Failure | None = None
 
 
 Internal: TypeAlias = ChildEnded
-"""What only the system writes; their command ids begin with ``_``."""
-
-Mail: TypeAlias = AnyCommand | Internal
-"""What a mailbox may hold."""
+"""What only the system writes; such rows have command ids that begin with ``_``."""
 
 VERBS: Final = frozenset({"submit", "pause", "resume", "cancel", "signal"})
 """The verbs of this version; a subject with another verb is answered ``invalid``."""

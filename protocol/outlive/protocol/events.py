@@ -101,3 +101,15 @@ class ResumedEvent(Event, frozen=True, kw_only=True, omit_defaults=True, tag="re
 
 
 AnyEvent: TypeAlias = StatusEvent | StepEvent | NoteEvent | ApprovalEvent | CommandEvent | ResumedEvent
+
+
+class Attention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task wants a person, or has ended: enough for a notification. Not numbered, not stored."""
+
+    task_id: str
+    tenant: str
+    kind: str
+    status: Status
+    message: str
+    at: datetime
+    reasons: list[Reason] = []

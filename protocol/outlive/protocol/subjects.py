@@ -4,14 +4,9 @@ Grammar (ADR-6's words: a subject is tokens joined by dots): ``{prefix}.{tenant}
 from outside is a checked id, so no subject can hold a wildcard or a further dot.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from outlive.protocol import ids
-
-API_VERBS: Final = (
-    "get", "list", "checkpoint", "operations", "events", "command", "waiting", "why", "slice", "health", "kinds",
-    "dead_letters",
-)  # fmt: skip
 
 
 class CommandSubject(NamedTuple):
