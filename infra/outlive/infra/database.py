@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -83,7 +84,7 @@ def _arguments(application_name: str, settings: Mapping[str, str]) -> dict[str, 
 async def synchronise(clock: Clock, connection: asyncpg.Connection) -> None:
     """Let the clock observe the database's time (one round trip)."""
     sent = clock.boottime()
-    database_time = await connection.fetchval("select outlive.clock()")
+    database_time: datetime = await connection.fetchval("select outlive.clock()")
     clock.observe(database_time, sent, clock.boottime())
 
 
@@ -145,7 +146,7 @@ class Pool:
 
     async def _borrow(self) -> asyncpg.Connection:
         try:
-            return await self._pool.acquire(timeout=self._wait)
+            connection: asyncpg.Connection = await self._pool.acquire(timeout=self._wait)
         except TimeoutError as error:
             if self._pool.get_size() < self._size or self._pool.get_idle_size():
                 raise
@@ -153,11 +154,13 @@ class Pool:
                 f"all {self._size} database connections were in use for {self._wait:g} s: "
                 "raise OUTLIVE_POOL_SIZE, or look for statements that hang with: outlive doctor"
             ) from error
+        return connection
 
     async def fetch(self, query: str, *arguments: object) -> Sequence[asyncpg.Record]:
         """Run a statement on a borrowed connection and return its rows."""
         async with self.acquire() as connection:
-            return await connection.fetch(query, *arguments)
+            rows: Sequence[asyncpg.Record] = await connection.fetch(query, *arguments)
+            return rows
 
     async def fetchrow(self, query: str, *arguments: object) -> asyncpg.Record | None:
         """Run a statement on a borrowed connection and return its first row, or None."""
@@ -172,4 +175,5 @@ class Pool:
     async def execute(self, query: str, *arguments: object) -> str:
         """Run a statement on a borrowed connection and return its command tag, for instance ``UPDATE 3``."""
         async with self.acquire() as connection:
-            return await connection.execute(query, *arguments)
+            tag: str = await connection.execute(query, *arguments)
+            return tag

@@ -33,8 +33,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """``postgresql://user:password@host:5432/database``; None: the embedded pair of the state folder."""
     tenant: str = ids.DEFAULT_TENANT
     """Whose tasks a client sees."""
-    state_dir: Path = msgspec.field(default_factory=lambda: default_state_dir())  # noqa: PLW0108  # defined below
-    """Folder of the embedded servers and their data."""
+    state_dir: Path = Path(".outlive")
+    """Folder of the embedded servers and their data; `load` looks for it, see `default_state_dir`."""
     prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9-][A-Za-z0-9_-]{0,31}$")] = "outlive"
     """First token of every NATS subject, and of the streams' names."""
 
@@ -86,11 +86,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         given = {name: value for name, value in overrides.items() if value is not None}
         if unknown := given.keys() - set(cls.__struct_fields__):
             raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
-        return cls(**{
+        found: dict[str, Any] = {
             field.name: _convert(variable, given.get(field.name, os.environ.get(variable)), field.type)
             for field in msgspec.structs.fields(cls)
             if (variable := f"OUTLIVE_{field.name.upper()}") and (field.name in given or os.environ.get(variable))
-        })  # fmt: skip
+        }
+        return cls(**{"state_dir": default_state_dir(), **found})
 
     def __post_init__(self) -> None:
         """Check what a type cannot say."""

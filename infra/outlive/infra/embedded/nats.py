@@ -20,22 +20,18 @@ class NatsServer(Server):
     name: ClassVar = "NATS"
     quit_signal: ClassVar = signal.SIGTERM
 
-    def __init__(
-        self, folder: Path, *, log: Path, port: int | None = None, token: str | None = None,
-        sync_always: bool = False, monitor_port: int | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, folder: Path, *, log: Path, sync_always: bool = False, monitor_port: int | None = None) -> None:
         """Describe a server.
 
         Args:
             folder: where it lives.
             log: what it says.
-            port: the one wished for; kept if free.
-            token: what clients show; None makes a new one.
             sync_always: an acknowledged message is on the disk (else within two minutes).
             monitor_port: serves ``/healthz``, ``/jsz``, ``/varz`` there, without any token.
         """
-        super().__init__(folder, log=log, port=port)
-        self._token = token or secrets.token_urlsafe(24)
+        super().__init__(folder, log=log)
+        self.token = secrets.token_urlsafe(24)
+        """What clients show."""
         self._sync_always = sync_always
         self._monitor_port = monitor_port
         self._program = Path()
@@ -43,13 +39,13 @@ class NatsServer(Server):
     @property
     def url(self) -> str:
         """Where clients connect; valid once the server was started."""
-        return f"nats://{self._token}@127.0.0.1:{self.port}"
+        return f"nats://{self.token}@127.0.0.1:{self.port}"
 
     @property
     def _config(self) -> Path:
         return self.folder / "nats.conf"
 
-    def _prepare(self, report: Report) -> None:
+    def _prepare(self, report: Report) -> None:  # noqa: ARG002  # nothing here takes time
         self._program = binaries.nats_server()
 
     def _command(self) -> list[str]:
@@ -61,7 +57,7 @@ class NatsServer(Server):
     def _settings(self) -> dict[str, object]:
         return {
             "listen": f"127.0.0.1:{self.port}",
-            "authorization": {"token": self._token},
+            "authorization": {"token": self.token},
             "jetstream": {
                 "store_dir": str(self.folder / "jetstream"),
                 **({"sync_interval": "always"} if self._sync_always else {}),

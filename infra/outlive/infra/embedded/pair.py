@@ -58,7 +58,7 @@ def find_live(state_dir: Path) -> Live | None:
 
 async def ended(state_dir: Path) -> None:
     """Return when the running pair of a state folder has ended (looks twice a second)."""
-    while await to_thread.run_sync(find_live, state_dir):
+    while await to_thread.run_sync(find_live, state_dir):  # noqa: ASYNC110  # another process ends it
         await anyio.sleep(_WATCH)
 
 
@@ -102,14 +102,8 @@ class Pair:
         self._report = on_progress
         self._sync_always = sync_always
         self._locks: list[int] = []
-        nats_port, token, postgres_port = _former(self.state_dir)
-        self.postgres: Final = PostgresServer(
-            self.state_dir / "postgres", log=self.state_dir / "postgres.log", port=postgres_port
-        )
-        self.nats: Final = NatsServer(
-            self.state_dir / "nats", log=self.state_dir / "nats.log", port=nats_port, token=token,
-            sync_always=sync_always,
-        )  # fmt: skip
+        self.postgres: Final = PostgresServer(self.state_dir / "postgres", log=self.state_dir / "postgres.log")
+        self.nats: Final = NatsServer(self.state_dir / "nats", log=self.state_dir / "nats.log", sync_always=sync_always)
 
     @property
     def nats_url(self) -> str:
@@ -122,7 +116,7 @@ class Pair:
         return self.postgres.dsn
 
     async def start(self) -> None:
-        """Start both servers and make them known to other processes. Main thread only, see `Server`.
+        """Start both servers and make them known to other processes.
 
         Raises:
             PairRunning: the state folder has a running pair.
@@ -177,6 +171,17 @@ class Pair:
             os.close(lock)
             raise PairRunning(f"the servers of {self.state_dir} already run")
         self._locks.append(lock)
+        self._readdress()
+
+    def _readdress(self) -> None:
+        # The same addresses as last time, so that clients of the former pair find the new one.
+        try:
+            former = msgspec.json.decode((self.state_dir / "pair.json").read_bytes(), type=Live)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return
+        nats = urlsplit(former.nats_url)
+        self.nats.port, self.nats.token = nats.port or 0, nats.username or self.nats.token
+        self.postgres.port = urlsplit(former.postgres_dsn).port or 0
 
     def _publish(self) -> None:
         # Locked before it gets its name, so whoever finds it locked can believe what it says.
@@ -219,16 +224,6 @@ async def _start_or_find(servers: Pair) -> Live:
             if live := await to_thread.run_sync(find_live, servers.state_dir):
                 return live
     raise ServerFailed(f"another process holds {servers.state_dir}/lock, but its servers did not start in {_WAIT:g} s")
-
-
-def _former(state_dir: Path) -> tuple[int | None, str | None, int | None]:
-    # The same addresses as last time, so that clients of the former pair find the new one.
-    try:
-        live = msgspec.json.decode((state_dir / "pair.json").read_bytes(), type=Live)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None, None, None
-    nats = urlsplit(live.nats_url)
-    return nats.port, nats.username, urlsplit(live.postgres_dsn).port
 
 
 def _lock(file: int, kind: int) -> bool:

@@ -44,9 +44,9 @@ class PostgresServer(Server):
     name: ClassVar = "Postgres"
     quit_signal: ClassVar = signal.SIGINT  # "fast": ends sessions, writes a checkpoint
 
-    def __init__(self, folder: Path, *, log: Path, port: int | None = None) -> None:
+    def __init__(self, folder: Path, *, log: Path) -> None:
         """Describe a server; root lets it run as another user (see `binaries.unprivileged`)."""
-        super().__init__(folder, log=log, port=port, user=binaries.unprivileged())
+        super().__init__(folder, log=log, user=binaries.unprivileged())
         self._data = folder / "data"
         self._programs = Path()
         self._password = ""

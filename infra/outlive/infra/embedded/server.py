@@ -1,5 +1,6 @@
 """One embedded server as a child process that dies with us, keeps its port, and never runs twice on one folder."""
 
+import asyncio
 import ctypes
 import fcntl
 import os
@@ -8,10 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -40,20 +41,17 @@ class ServerFailed(RuntimeError):
 
 
 class Server(ABC):
-    """A server over one folder. `start`, `stop` and `kill` may be repeated; the port and the data stay.
-
-    `start` must be called in the main thread: the kernel's parent-death signal belongs to the thread that started the
-    child, so a helper thread that ends would take the server with it.
-    """
+    """A server over one folder. `start`, `stop` and `kill` may be repeated; the port and the data stay."""
 
     name: ClassVar[str]
     quit_signal: ClassVar[signal.Signals]
 
-    def __init__(self, folder: Path, *, log: Path, port: int | None, user: User | None = None) -> None:
-        """Describe a server; ``port`` is the one wished for (it is kept if free), ``user`` whom it runs as."""
+    def __init__(self, folder: Path, *, log: Path, user: User | None = None) -> None:
+        """Describe a server that runs as ``user`` (None: as we do)."""
         self.folder = folder
         self.log = log
-        self.port = port or 0
+        self.port = 0
+        """Kept if it is free at the first start, else chosen then."""
         self._user = user
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -84,10 +82,7 @@ class Server(ABC):
 
         Raises:
             ServerFailed: it ended or did not serve in time.
-            RuntimeError: this is not the main thread.
         """
-        if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError(f"start {self.name} from the main thread: it dies with the thread that started it")
         if self.pid:
             return
         await to_thread.run_sync(self._prepare, report)
@@ -96,7 +91,8 @@ class Server(ABC):
             if not self._process and not _is_free(self.port):
                 self.port = _free_port()
             report(f"starting {self.name}")
-            self._process = self._spawn(lock)
+            with anyio.CancelScope(shield=True):  # what was started is never forgotten
+                self._process = await asyncio.wrap_future(_starter(os.getpid()).submit(self._spawn, lock))
             if sys.platform != "linux":
                 self._guard = _guard(self._process.pid, self.quit_signal)
             while self.pid:
@@ -112,9 +108,13 @@ class Server(ABC):
             return
         self._process.send_signal(self.quit_signal)
         with anyio.CancelScope(shield=True), anyio.move_on_after(_STOP):
-            while self.pid:
-                await anyio.sleep(_LOOK)
+            await _until(lambda: not self.pid)
         self.kill()
+
+    async def restart(self, report: Report = lambda _: None) -> None:
+        """Crash and come back."""
+        self.kill()
+        await self.start(report)
 
     def kill(self) -> None:
         """SIGKILL, as a crash would; `start` brings it back."""
@@ -129,8 +129,7 @@ class Server(ABC):
         # The lock is inherited by the server and its children: it is free when the last of them is gone.
         lock = os.open(self.folder / "running", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            while not _locked(lock):
-                await anyio.sleep(_LOOK)
+            await _until(lambda: _locked(lock))
         except BaseException:
             os.close(lock)
             raise
@@ -158,6 +157,16 @@ class Server(ABC):
 _libc = ctypes.CDLL(None)
 
 
+@cache
+def _starter(_pid: int) -> ThreadPoolExecutor:
+    """Return the one thread of this process that starts servers and lives as long as the process does.
+
+    The kernel's parent-death signal belongs to the thread that started the child: a helper thread that ends would take
+    the server with it, and starting one on the event loop's thread would block the loop.
+    """
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="outlive servers")
+
+
 def _die_with(parent: int, quit_signal: signal.Signals) -> Callable[[], None]:
     # Runs in the child after the change of user, which would clear the signal.
     def prepare() -> None:
@@ -176,6 +185,11 @@ def _guard(pid: int, quit_signal: signal.Signals) -> "subprocess.Popen[bytes]":
         ["/bin/sh", "-c", script, "guard", str(pid), quit_signal.name.removeprefix("SIG")],
         stdin=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  # neither a lock nor the end of a process has an event on every system
+        await anyio.sleep(_LOOK)
 
 
 def _locked(file: int) -> bool:
