@@ -65,9 +65,9 @@ def declare(fn: Callable[..., Any], *, name: str | None = None, title: str | Non
     declared = named("task", name, fn)
     signature = read(declared, Task)
     if not signature.leading:
-        raise declared.refuse("its first parameter is not the task. Write: async def ...(task: Task, ...)")
+        raise declared.refuse(f"its first parameter is not the task. Write: async def {fn.__name__}(task: Task, ...)")
     if not signature.is_async:
-        raise declared.refuse("it is not async, so it could await no step. Write: async def")
+        raise declared.refuse(f"it is not async, so it could await no step. Write: async def {fn.__name__}")
     return DeclaredKind(
         name=declared.name,
         fn=fn,

@@ -67,8 +67,8 @@ class Signature:
 
 def named(what: str, name: str | None, fn: Callable[..., Any]) -> Declared:
     """Return the declaration of a function under its own or a chosen name; raises `RegistrationError`."""
-    if not callable(fn):
-        raise RegistrationError(f"@app.{what} wants a function, not {fn!r}. Options are given by keyword")
+    if not inspect.isfunction(inspect.unwrap(fn)):
+        raise RegistrationError(f"@app.{what} wants a function (def or async def), not {fn!r}")
     declared = Declared(what, str(name or getattr(fn, "__name__", "")), fn)
     try:
         ids.check("name", declared.name)
@@ -144,7 +144,8 @@ def _parameter(
 def _result(declared: Declared, hints: dict[str, Any]) -> tuple[Any, bool]:
     if "return" not in hints:
         raise declared.refuse(f"its result has no type. Write: -> None (or {_TYPES})")
-    result, is_async = hints["return"], inspect.iscoroutinefunction(declared.fn)
+    result = hints["return"]
+    is_async = any(map(inspect.iscoroutinefunction, (declared.fn, inspect.unwrap(declared.fn))))
     if not is_async and typing.get_origin(result) in _AWAITABLE:
         result, is_async = typing.get_args(result)[-1], True
     if result is typing.NoReturn:
@@ -159,9 +160,8 @@ def _storable(declared: Declared, what: str, declared_type: Any) -> None:
     try:
         codec.check_type(declared_type)
     except codec.NotStorable as error:
-        raise declared.refuse(
-            f"{what} of type {inspect.formatannotation(declared_type)} cannot be stored: {error}. Use {_TYPES}"
-        ) from None
+        shown = inspect.formatannotation(declared_type)
+        raise declared.refuse(f"{what} of type {shown} cannot be stored: {error.why}") from None
 
 
 def _fits(declared: Declared, parameter: inspect.Parameter, declared_type: Any) -> None:
@@ -171,5 +171,5 @@ def _fits(declared: Declared, parameter: inspect.Parameter, declared_type: Any) 
         shown = inspect.formatannotation(declared_type)
         fix = f". Write: {parameter.name}: {shown} | None = None" if parameter.default is None else ""
         raise declared.refuse(
-            f"default {parameter.default!r} of parameter {parameter.name!r} is no {shown}: {error}{fix}"
+            f"default {parameter.default!r} of parameter {parameter.name!r} is no {shown}: {error.why}{fix}"
         ) from None

@@ -44,7 +44,7 @@ class ToolOptions(TypedDict, total=False):
 
     read_only: bool  # changes nothing: repeated freely after a crash
     idempotent: bool  # the same call may be sent again: the remote honours `op.key`, or twice is the same as once
-    requires_approval: bool  # not in this version
+    requires_approval: bool | Callable[..., bool]  # not in this version
     name: str  # instead of the function's
     title: str  # what people read, for instance "read {path}"
     timeout: float  # seconds for one attempt, 60 if left out; over it, the attempt's outcome is unknown
@@ -90,7 +90,7 @@ def declare(
     title: str | None = None,
     read_only: bool = False,
     idempotent: bool = False,
-    requires_approval: bool = False,
+    requires_approval: bool | Callable[..., bool] = False,
     timeout: float = TIMEOUT,
     settle: float | None = None,
     key_ttl: float | None = None,
@@ -102,22 +102,25 @@ def declare(
     effect = {"idempotent": idempotent, "requires_approval": requires_approval, "settle": settle, "key_ttl": key_ttl}
     _check_flags(declared, read_only=read_only, effect={flag: value for flag, value in effect.items() if value})
     signature = read(declared, Operation)
-    return DeclaredTool(
-        name=declared.name,
-        fn=fn,
-        arguments=signature.arguments,
-        result_type=signature.result_type,
-        read_only=read_only,
-        idempotent=idempotent,
-        takes_operation=signature.leading,
-        is_async=signature.is_async,
-        title=title_of(declared, title, signature.arguments),
-        timeout=timeout,
-        settle=settle,
-        key_ttl=key_ttl,
-        retries=retries or RetryPolicy(),
-        durable=durable,
-    )
+    try:
+        return DeclaredTool(
+            name=declared.name,
+            fn=fn,
+            arguments=signature.arguments,
+            result_type=signature.result_type,
+            read_only=read_only,
+            idempotent=idempotent,
+            takes_operation=signature.leading,
+            is_async=signature.is_async,
+            title=title_of(declared, title, signature.arguments),
+            timeout=timeout,
+            settle=settle,
+            key_ttl=key_ttl,
+            retries=retries or RetryPolicy(),
+            durable=durable,
+        )
+    except ValueError as error:
+        raise declared.refuse(str(error)) from None
 
 
 def _check_flags(declared: Declared, *, read_only: bool, effect: dict[str, Any]) -> None:

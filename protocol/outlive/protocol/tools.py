@@ -23,6 +23,9 @@ Durable = Literal["", "before_next"]
 TIMEOUT: Final = 60.0
 """Seconds a tool may take unless it says otherwise."""
 
+TITLE_LENGTH: Final = 200
+"""Characters of a title with its arguments."""
+
 
 def _unreported(message: str, done: float | None, total: float | None) -> None:
     """Drop the progress of an operation that nobody watches."""
@@ -116,6 +119,8 @@ class Tool(Generic[P, R_co]):
     def __post_init__(self) -> None:
         if not self.timeout > 0:
             raise ValueError(f"timeout of {self.name} is {self.timeout}: give seconds above 0")
+        if (self.settle or 0) < 0 or (self.key_ttl or 0) < 0:
+            raise ValueError(f"settle and key_ttl of {self.name} are seconds: give 0 or more")
         if self.durable not in ("", "before_next"):
             raise ValueError(f'durable of {self.name} is {self.durable!r}: give "before_next" or leave it out')
         if self.step_id is not None:
@@ -262,10 +267,17 @@ AnyKind = Kind[..., Any]
 
 
 def describe(title: str, arguments: Arguments, bound: Mapping[str, Any]) -> str:
-    """Return a title with ``{parameter}`` replaced by arguments and defaults."""
+    """Return a title with ``{parameter}`` replaced by arguments and defaults, at most 200 characters.
+
+    A title that cannot be filled in is returned as it is: it must not fail a step.
+    """
     if "{" not in title:
         return title
-    return title.format_map({**arguments.defaults, **bound})
+    try:
+        text = title.format_map({**arguments.defaults, **bound})
+    except Exception:  # noqa: BLE001  # a user's __format__
+        return title
+    return text if len(text) <= TITLE_LENGTH else text[: TITLE_LENGTH - 3] + "..."
 
 
 _Spec = TypeVar("_Spec", bound=Tool[..., Any] | Kind[..., Any])
