@@ -1,0 +1,48 @@
+"""A worker process for chaos tests: ``python -m tests.chaos.worker_main MODULE:NAME``, settings from ``OUTLIVE_*``.
+
+Writes ``ready`` to the descriptor named in ``CHAOS_READY_FD`` when it serves; SIGTERM drains it; on Linux it dies with
+the test process.
+"""
+
+import asyncio
+import ctypes
+import importlib
+import os
+import signal
+import sys
+
+from outlive.actors.app import App
+from outlive.actors.worker import Worker
+from outlive.infra.settings import Settings
+
+PR_SET_PDEATHSIG = 1
+
+
+async def serve(app: App) -> None:
+    """Serve until SIGTERM or SIGINT has drained the worker."""
+    loop = asyncio.get_running_loop()
+    async with Worker(app, Settings.load()) as worker:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, worker.stop)
+        _tell_ready()
+        await worker.run()
+
+
+def main() -> None:
+    """Find the app and serve it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    module, _, name = sys.argv[1].partition(":")
+    app = getattr(importlib.import_module(module), name or "app")
+    assert isinstance(app, App)
+    asyncio.run(serve(app))
+
+
+def _tell_ready() -> None:
+    descriptor = int(os.environ["CHAOS_READY_FD"])
+    os.write(descriptor, b"ready\n")
+    os.close(descriptor)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from outlive.infra import failpoints
+
+
+async def test_a_point_that_is_not_armed_does_nothing() -> None:
+    assert not failpoints.armed
+    await failpoints.hit("effect.before")
+    failpoints.hit_sync("effect.before")
+    assert failpoints.hits("effect.before") == 0
+
+
+async def test_error_is_raised_at_the_nth_hit_only() -> None:
+    failpoints.arm("effect.before", "error", after=2)
+    await failpoints.hit("effect.before")
+    with pytest.raises(failpoints.FailpointError, match=r"effect\.before"):
+        await failpoints.hit("effect.before")
+    await failpoints.hit("effect.before")
+    assert failpoints.hits("effect.before") == 3
+
+
+async def test_hang_holds_until_disarmed_and_is_seen_by_the_test() -> None:
+    failpoints.arm("publish.before", "hang")
+    async with asyncio.TaskGroup() as group:
+        held = group.create_task(failpoints.hit("publish.before"))
+        await asyncio.wait_for(failpoints.reached("publish.before"), 1)
+        assert not held.done()
+        failpoints.disarm("publish.before")
+    assert not failpoints.armed
+
+
+async def test_sleep_holds_for_its_seconds() -> None:
+    failpoints.arm("publish.before", "sleep:0.05")
+    began = time.monotonic()
+    await failpoints.hit("publish.before")
+    assert 0.04 < time.monotonic() - began < 1
+
+
+async def test_reached_arms_a_point_that_only_counts() -> None:
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(failpoints.reached("claim.after"))
+        await asyncio.sleep(0)
+        await failpoints.hit("claim.after")
+        await waiting
+
+
+def test_a_hanging_thread_is_released() -> None:
+    failpoints.arm("effect.after", "hang")
+    thread = threading.Thread(target=failpoints.hit_sync, args=("effect.after",))
+    thread.start()
+    thread.join(0.05)
+    assert thread.is_alive()
+    failpoints.disarm()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_kill_from_the_environment() -> None:
+    code = (
+        "from outlive.infra import failpoints as f\n"
+        "assert f.armed\n"
+        "for n in range(5): print(n, flush=True); f.hit_sync('final.after_commit')\n"
+    )
+    environment = {**os.environ, failpoints.VARIABLE: "claim.after=hang, final.after_commit=kill@3"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=False, text=True
+    )
+    assert ended.returncode == -signal.SIGKILL
+    assert ended.stdout.split() == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    "text", ["nowhere=kill", "claim.after=explode", "claim.after=sleep", "claim.after=kill@x", "claim.after=kill@0"]
+)
+def test_what_cannot_be_armed_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"claim\.after"):
+        failpoints.arm_from(text)
