@@ -356,9 +356,11 @@ def test_options_of_a_kind(app: App) -> None:
     other = collect.with_options(task_id="t", priority=5, labels={"a": "b"}, command_id="c")
     assert (other.task_id, other.priority, other.labels, other.command_id) == ("t", 5, {"a": "b"}, "c")
     assert (collect.task_id, collect.priority, collect.labels, collect.command_id) == (None, 0, {}, None)
-    for options in ({"task_id": "_x"}, {"command_id": ""}, {"task_id": "a" * 65}):
-        with pytest.raises(ids.InvalidId):
-            collect.with_options(**options)
+    for bad in ("_x", "", "a" * 65):
+        with pytest.raises(ids.InvalidId, match=r"^task_id "):
+            collect.with_options(task_id=bad)
+        with pytest.raises(ids.InvalidId, match=r"^command_id "):
+            collect.with_options(command_id=bad)
     with pytest.raises(ValueError, match=r"^priority of collect is 101: give -100 to 100, higher first$"):
         collect.with_options(priority=101)
     with pytest.raises(ValueError, match="max_attempts >= 1 and 0 <= base <= cap"):

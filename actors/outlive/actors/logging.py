@@ -20,7 +20,7 @@ _FIRST: Final = ("timestamp", "level", "event", "tenant", "task", "worker", "epo
 
 _USER_INFO: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _ASSIGNED: Final = re.compile(
-    r"(?i)((?:password|passwd|token|secret|authorization|api_?key)['\"]?\s*[=:]\s*)[^\s,;)}]+"
+    r"(?i)((?:password|passwd|token|secret|authorization|api_?key)['\"]?\s*[=:]\s*(?:basic\s|bearer\s)?)[^\s,;)}]+"
 )
 _SECRET_NAME: Final = re.compile(r"(?i)(^|_)(password|passwd|token|secret|authorization|credentials|api_?key)$")
 _HIDDEN: Final = "***"
