@@ -26,7 +26,7 @@ PAGE_LIMIT: Final = 500
 """The most items of one page."""
 
 Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=PAGE_LIMIT)]
-Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 63)]
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class Trouble(enum.StrEnum):
@@ -161,12 +161,14 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         events: the first one has number ``from_seq``, or a larger one where older history was removed.
         last_seq: the last number of the task when this was read.
+        final: the task had ended then, so that number is its last one (unless a person reopens it).
         next: the number to go on from; null when nothing more is known now.
         large: the number of an event that is too large for a page (it is not in ``events``; see `Slice`).
     """
 
     events: list[msgspec.Raw]
     last_seq: int
+    final: bool = False
     next: int | None = None
     large: int | None = None
 
