@@ -1,9 +1,10 @@
 """The built-in task ``licence-audit``: one step per package, a ticket per finding, three reports."""
 
 from outlive.actors import App, Operation, Task
-from outlive.actors.audit import packages, reports, tracker
+from outlive.actors.audit import packages, reports
 from outlive.actors.audit.findings import Audit, Finding, Inspection, Package
 from outlive.actors.audit.inspection import inspect
+from outlive.actors.audit.tracker import send
 
 app = App("audit")
 
@@ -24,7 +25,7 @@ def read_package(package: Package) -> Inspection:
 def open_ticket(op: Operation, url: str, finding: Finding) -> int:
     """Open a ticket for a finding and return its number; the tracker knows the operation's key."""
     title = f"{finding.kind}: {finding.package} {finding.version}"
-    return tracker.send(url, title=title, body="\n".join([finding.summary, *finding.details]), key=op.key)
+    return send(url, title=title, body="\n".join([finding.summary, *finding.details]), key=op.key)
 
 
 @app.tool(idempotent=True, title="write the reports to {folder}")
