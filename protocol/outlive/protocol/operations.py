@@ -2,10 +2,11 @@
 
 import enum
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Never, TypeVar
 
 import msgspec
 
+T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
 
@@ -86,27 +87,27 @@ class Outcome(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, omit_def
     reason: str = ""
     matches: int = 1
 
-    @classmethod
-    def happened(cls, result: R_co, *, matches: int = 1) -> "Outcome[R_co]":  # type: ignore[misc]  # reason: constructor
+    @staticmethod
+    def happened(result: T, *, matches: int = 1) -> "Outcome[T]":
         """It happened, and this is its result."""
-        return cls(verdict="happened", result=result, matches=matches)
+        return Outcome(verdict="happened", result=result, matches=matches)
 
-    @classmethod
-    def happened_result_lost(cls) -> "Outcome[R_co]":
+    @staticmethod
+    def happened_result_lost() -> "Outcome[Never]":
         """It happened; what it returned cannot be had any more."""
-        return cls(verdict="happened_result_lost")
+        return Outcome(verdict="happened_result_lost")
 
-    @classmethod
-    def did_not_happen(cls) -> "Outcome[R_co]":
+    @staticmethod
+    def did_not_happen() -> "Outcome[Never]":
         """It did not happen. Believed only when asked after the last moment at which it still could."""
-        return cls(verdict="did_not_happen", matches=0)
+        return Outcome(verdict="did_not_happen", matches=0)
 
-    @classmethod
-    def refused(cls, reason: str) -> "Outcome[R_co]":
+    @staticmethod
+    def refused(reason: str) -> "Outcome[Never]":
         """The remote refused it for good."""
-        return cls(verdict="refused", reason=reason, matches=0)
+        return Outcome(verdict="refused", reason=reason, matches=0)
 
-    @classmethod
-    def unknown(cls, reason: str) -> "Outcome[R_co]":
+    @staticmethod
+    def unknown(reason: str) -> "Outcome[Never]":
         """Nobody can tell at the moment."""
-        return cls(verdict="unknown", reason=reason, matches=0)
+        return Outcome(verdict="unknown", reason=reason, matches=0)

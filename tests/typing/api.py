@@ -1,0 +1,114 @@
+# ruff: noqa: PGH003  # the two checkers have different codes for one mistake
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true
+"""What users write, with the types they get. Never run: `test_api` has mypy and pyright check it, both strict.
+
+A line marked ``type: ignore`` is a mistake that both must report.
+"""
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, assert_type
+
+from outlive.actors import App, Operation, Outcome, Task
+from outlive.protocol.tools import AnyKind, AnyTool, Kind, Signal, Tool
+
+app = App("todo")
+
+
+@dataclass
+class Report:
+    lines: list[str]
+
+
+@app.tool(read_only=True)
+def find_todos(path: str, limit: int = 10) -> list[str]:
+    return [path] * limit
+
+
+@app.tool(read_only=True, timeout=5, title="fetch {url}")
+async def fetch(url: str) -> bytes:
+    return url.encode()
+
+
+@app.tool(idempotent=True)
+def send_mail(op: Operation, to: str, *, body: str = "") -> str:
+    return f"{op.uuid} {to} {body}"
+
+
+@app.tool(idempotent=True)
+async def post(op: Operation, report: Report) -> None:
+    op.progress(report.lines[0], done=1, total=2)
+
+
+@app.tool
+def unmarked(path: str) -> int:
+    return len(path)
+
+
+@app.tool
+async def unmarked_effect(op: Operation, n: int) -> float:
+    return n / op.attempt
+
+
+@app.tool(read_only=True)
+def no_parameters() -> dict[str, Any]:
+    return {}
+
+
+@send_mail.reconcile
+def find_mail(op: Operation, to: str, *, body: str = "") -> Outcome[str]:
+    return Outcome.happened(op.key) if to else Outcome.did_not_happen()
+
+
+assert_type(Outcome.happened(3), Outcome[int])
+
+
+@app.task
+async def count(task: Task, path: str) -> int:
+    return len(await task.call(find_todos, path))
+
+
+@app.task(name="collect-todos", title="collect {folder}")
+async def collect(task: Task, folder: str, to: str = "me") -> Report:
+    assert_type(await task.call(find_todos, folder), list[str])
+    assert_type(await task.call(find_todos, folder, limit=3), list[str])
+    assert_type(await task.call(fetch, url=folder), bytes)
+    assert_type(await task.call(send_mail, to, body="x"), str)
+    assert_type(await task.call(send_mail.with_options(step_id="mail", timeout=3), to), str)
+    assert_type(await task.call(no_parameters), dict[str, Any])
+    await task.call(post, Report([]))
+
+    task.call(find_todos)  # type: ignore
+    task.call(find_todos, 3)  # type: ignore
+    task.call(find_todos, folder, depth=3)  # type: ignore
+    task.call(send_mail, to, "x")  # type: ignore
+    find_todos(folder)  # type: ignore
+    return Report([])
+
+
+assert_type(find_todos.with_options(durable="before_next").name, str)
+find_todos.with_options(durable="sometimes")  # type: ignore
+collect.with_options(task_id="t", priority=3, labels={"team": "a"}, command_id="c")
+app.tool(read_only="yes")  # type: ignore
+app.tool(unknown=True)  # type: ignore
+app.task(find_mail)  # type: ignore
+
+a_tool: Tool[[str], int] = unmarked
+wider: Tool[[int], object] = unmarked_effect
+other: Tool[[str], str] = unmarked  # type: ignore
+a_kind: Kind[[str], int] = count
+any_tools: list[AnyTool] = [find_todos, fetch, send_mail, post]
+any_kinds: list[AnyKind] = [count, collect]
+
+go = app.signal("go", Report)
+assert_type(go, Signal[Report])
+assert_type(go.decode(b""), Report)
+assert_type(app.signal("words", list[str]), Signal[list[str]])
+assert_type(app.signal("either", int | None), Signal[Any])
+go.encode("x")  # type: ignore
+
+
+async def serve() -> None:
+    """Serve until stopped."""
+    running: Awaitable[None] = app.run()
+    await running
