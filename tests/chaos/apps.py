@@ -8,12 +8,9 @@ import asyncio
 import functools
 import os
 import time
-from typing import Final
 
 from outlive.actors import App, Operation, Task
-from outlive.actors.testing.fake_service import FakeClient
-
-SERVICE_VARIABLE: Final = "FAKE_SERVICE_URL"
+from outlive.actors.testing.fake_service import URL_VARIABLE, FakeClient
 
 app = App("chaos")
 go = app.signal("go", str)
@@ -21,7 +18,7 @@ go = app.signal("go", str)
 
 @functools.cache
 def _service() -> FakeClient:
-    return FakeClient(os.environ[SERVICE_VARIABLE])
+    return FakeClient(os.environ[URL_VARIABLE])
 
 
 @app.tool(read_only=True)

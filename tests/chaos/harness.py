@@ -34,10 +34,9 @@ import asyncpg
 import nats
 from nats.js.api import AckPolicy, ConsumerConfig, PubAck
 
-from outlive.actors.testing import FakeService, Server
+from outlive.actors.testing import URL_VARIABLE, FakeService, Server
 from outlive.infra import failpoints as failpoints_module
 from outlive.protocol.events import SEQ_HEADER
-from tests.chaos.apps import SERVICE_VARIABLE
 
 ROOT: Final = Path(__file__).parents[2]
 READY_VARIABLE: Final = "CHAOS_READY_FD"
@@ -69,25 +68,29 @@ class WorkerProcess:
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("OUTLIVE_")},
             **server.environment,
-            **({SERVICE_VARIABLE: service.url} if service else {}),
+            **({URL_VARIABLE: service.url} if service else {}),
             **(environment or {}),
         }
-        self._log = tempfile.NamedTemporaryFile(prefix="outlive-worker-", suffix=".log")  # noqa: SIM115  # its life is ours
+        self._folder = tempfile.TemporaryDirectory(prefix="outlive-worker-")
+        self._log = Path(self._folder.name, "log")
         self._ready = -1
         self._process: subprocess.Popen[bytes] | None = None
 
     async def __aenter__(self) -> Self:
-        await self.start()
-        await self.ready()
+        try:
+            await self.start()
+            await self.ready()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
         if error is not None:
             print(f"--- log of worker {self._app}\n{self.log[-20_000:]}")
-        self._log.close()
+        await self.close()
 
     @property
     def pid(self) -> int:
@@ -101,7 +104,7 @@ class WorkerProcess:
     @property
     def log(self) -> str:
         """What all its processes wrote, from the first on."""
-        return Path(self._log.name).read_text(errors="replace")
+        return self._log.read_text(errors="replace")
 
     async def start(self) -> None:
         """Start a process; from the main thread, whose end it does not outlive."""
@@ -113,9 +116,10 @@ class WorkerProcess:
             self._failpoints = ""
         command = [sys.executable, "-m", "tests.chaos.worker_main", self._app]
         try:
-            self._process = subprocess.Popen(  # noqa: ASYNC220  # it dies with this thread, so this thread starts it
-                command, cwd=ROOT, env=environment, stdout=self._log, stderr=self._log, pass_fds=[ready_end]
-            )
+            with self._log.open("ab") as log:
+                self._process = subprocess.Popen(  # noqa: ASYNC220  # it dies with this thread, so this thread starts it
+                    command, cwd=ROOT, env=environment, stdout=log, stderr=log, pass_fds=[ready_end]
+                )
         finally:
             os.close(ready_end)
 
@@ -166,10 +170,11 @@ class WorkerProcess:
         return code
 
     async def close(self) -> None:
-        """Kill it if it lives."""
+        """Kill it if it lives; forget its log."""
         if self.alive:
             self.kill()
             await self.exited()
+        self._folder.cleanup()
 
     def _send(self, number: signal.Signals) -> None:
         assert self._process is not None, "not started"

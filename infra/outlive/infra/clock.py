@@ -18,7 +18,8 @@ class Clock:
     """The database's time without asking the database: ``database time = boottime() + offset``.
 
     Before the first observation the offset is the wall clock's; no decision may rest on that. Each observation is
-    off by at most half its round trip, so the one with the smallest error wins, and errors grow as they age.
+    off by at most half its round trip, so the one with the smallest error wins, and errors grow as they age. One that
+    contradicts what is known wins as well: the database's own clock was set, or another server has taken over.
     """
 
     __slots__ = ("_error", "_observed_at", "_offset")
@@ -46,8 +47,10 @@ class Clock:
             received: `boottime` right after the answer.
         """
         error = (received - sent) / 2
-        if error <= self._error + (received - self._observed_at) * _DRIFT:
-            self._offset = database_time.timestamp() - (sent + received) / 2
+        offset = database_time.timestamp() - (sent + received) / 2
+        known = self._error + (received - self._observed_at) * _DRIFT
+        if error <= known or abs(offset - self._offset) > error + known:
+            self._offset = offset
             self._error = error
             self._observed_at = received
 

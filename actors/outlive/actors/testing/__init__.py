@@ -7,11 +7,20 @@
 """
 
 from outlive.actors.testing.clock import VirtualTime, virtual_time
-from outlive.actors.testing.fake_service import Action, Counts, Effect, FakeClient, FakeService, fake_service
+from outlive.actors.testing.fake_service import (
+    URL_VARIABLE,
+    Action,
+    Counts,
+    Effect,
+    FakeClient,
+    FakeService,
+    fake_service,
+)
 from outlive.actors.testing.server import Backend, Server, fresh, server, server_sync
 from outlive.infra import failpoints
 
 __all__ = [
+    "URL_VARIABLE",
     "Action",
     "Backend",
     "Counts",

@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import msgspec
+from anyio.from_thread import start_blocking_portal
 
 from outlive.infra import database, migrate, sql, streams
 from outlive.infra.bus import Bus
@@ -119,9 +120,8 @@ async def server(
 def server_sync(*, backend: Backend | None = None, state_dir: Path | None = None) -> Generator[Server]:
     """Run servers for many tests, from a synchronous (session) fixture; each test takes a `fresh` part of them."""
     if (backend or _backend()) != "embedded":
-        with anyio.from_thread.start_blocking_portal() as portal:
-            with portal.wrap_async_context_manager(server(backend=backend)) as own:
-                yield own
+        with start_blocking_portal() as portal, portal.wrap_async_context_manager(server(backend=backend)) as own:
+            yield own
         return
     with _folder(state_dir) as folder:
         pair = Pair(folder)

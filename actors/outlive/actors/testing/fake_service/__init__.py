@@ -19,12 +19,15 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import httpx
 
 Action: TypeAlias = Literal["lose_answer", "drop", "hang", "late", "throttle", "fail"]
 """See `outlive.actors.testing.fake_service.__main__.Behaviour`."""
+
+URL_VARIABLE: Final = "FAKE_SERVICE_URL"
+"""Environment variable in which a test tells its worker processes where the service is."""
 
 
 class Counts(NamedTuple):
@@ -205,4 +208,4 @@ class fake_service:  # noqa: N801  # used like a function: `with fake_service() 
         return self._process.pid
 
 
-__all__ = ["Action", "Counts", "Effect", "FakeClient", "FakeService", "fake_service"]
+__all__ = ["URL_VARIABLE", "Action", "Counts", "Effect", "FakeClient", "FakeService", "fake_service"]
