@@ -273,6 +273,8 @@ def test_an_argument_of_another_type_is_named(app: App) -> None:
     with pytest.raises(codec.NotStorable) as caught:
         tool.encode_arguments(tool.bind(("a",), {"tags": ["x", 3]}))
     assert str(caught.value) == "search(tags[1]): Expected `str`, got `int`"
+    with pytest.raises(codec.NotStorable, match=r"^search\(text\): object has no JSON form"):
+        tool.encode_arguments(tool.bind((object(),), {}))
     with pytest.raises(codec.NotStorable, match=r"^search\(limit\): Expected `int`, got `bool`"):
         tool.encode_arguments(tool.bind(("a", True), {}))
 
@@ -489,7 +491,6 @@ def test_parameters_that_are_refused(app: App) -> None:
     def opaque(path: Opaque) -> None: ...
     def nothing(path: str = None) -> None: ...  # type: ignore[assignment]  # noqa: RUF013  # what is refused
     def other(path: int = "a") -> None: ...  # type: ignore[assignment]  # what is refused
-    def hidden(path: "Fraction") -> None: ...
 
     assert refused(tool, untyped) == f"parameter 'path' has no type. Write: path: str (or {TYPES})"
     assert refused(tool, many) == "*paths has no fixed shape to store. Write: paths: list[...]"
@@ -506,9 +507,21 @@ def test_parameters_that_are_refused(app: App) -> None:
         "default None of parameter 'path' is no str: Expected `str`, got `null`. Write: path: str | None = None"
     )
     assert refused(tool, other) == "default 'a' of parameter 'path' is no int: Expected `int`, got `str`"
+
+
+def test_types_that_cannot_be_read(app: App) -> None:
+    tool = app.tool(read_only=True)
+
+    def hidden(path: "Fraction") -> None: ...
+    def garbled(path: str) -> None: ...
+
+    garbled.__annotations__["path"] = "list["
     assert refused(tool, hidden) == (
         "name 'Fraction' is not defined, but its types are needed at run time. "
         "Import it at the top of the module, not under TYPE_CHECKING and not inside a function"
+    )
+    assert refused(tool, garbled) == (
+        "its types cannot be read: Forward reference must be an expression -- got 'list['"
     )
 
 

@@ -119,6 +119,8 @@ def _hints(declared: Declared) -> dict[str, Any]:
             f"{error}, but its types are needed at run time. Import it at the top of the module, not under "
             "TYPE_CHECKING and not inside a function"
         ) from None
+    except (AttributeError, SyntaxError, TypeError) as error:
+        raise declared.refuse(f"its types cannot be read: {error}") from None
 
 
 def _parameter(

@@ -50,7 +50,7 @@ class Arguments:
         return {name: parameter.annotation for name, parameter in self.signature.parameters.items()}
 
     def __str__(self) -> str:
-        return f"{self.name}{self.signature}"
+        return f"{self.name}{self.signature}".replace("NoneType", "None")
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments by name, or raise `TypeError` with the signature when they do not fit it."""

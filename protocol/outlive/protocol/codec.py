@@ -220,7 +220,8 @@ def _children(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, list | tuple | AbstractSet):
         return [(f"[{index}]", part) for index, part in enumerate(value)]
     cls: Any = type(value)
-    return [(f".{name}", getattr(value, name, None)) for name in _fields(cls)]
+    parts = ((f".{name}", getattr(value, name, None)) for name in _fields(cls))
+    return [(suffix, part) for suffix, part in parts if part is not msgspec.UNSET]
 
 
 def _fault(value: Any) -> str | None:
