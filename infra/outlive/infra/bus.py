@@ -23,6 +23,8 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 from nats.js.client import JetStreamContext
 
+from outlive.infra.settings import Settings
+
 _log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT: Final = 5.0
@@ -180,8 +182,9 @@ class Bus:
     """
 
     def __init__(self, url: str, *, name: str = "outlive", **options: Any) -> None:
-        self.url = url
-        self._options = {"name": name, **options}
+        self._url = url
+        self._where = ",".join(part.rpartition("@")[2] for part in url.split(","))  # without a token
+        self._options: dict[str, Any] = {"name": name, **options}
         self._hooks: list[Hook] = []
         self._up = asyncio.Event()
         self._ended = asyncio.Event()  # the client closed and will not come back
@@ -198,6 +201,14 @@ class Bus:
         self.nc: Client = _WireClient()
         """The present client. It is replaced after a fatal error, so do not keep it: see `attach`."""
 
+    @classmethod
+    def of(cls, settings: Settings, *, name: str = "outlive") -> Self:
+        """Describe the connection that settings name; `nats_url` must be set (see `outlive.infra.embedded.locate`)."""
+        if settings.nats_url is None:
+            raise ValueError("no NATS URL: set OUTLIVE_NATS_URL, or start servers with: outlive up")
+        options: dict[str, Any] = {"token": settings.nats_token, "user_credentials": settings.nats_credentials}
+        return cls(settings.nats_url, name=name, **options)
+
     # -- life
 
     async def __aenter__(self) -> Self:
@@ -207,7 +218,7 @@ class Bus:
         except (TimeoutError, OSError, nats.errors.Error) as error:
             why = self._last_error if isinstance(error, TimeoutError) else error
             raise Disconnected(
-                f"no connection to NATS at {self.url}: {why}. Is the server up, the token right?"
+                f"no connection to NATS at {self._where}: {why}. Is the server up, the token right?"
             ) from error
         self._supervisor = self._loop.create_task(self._supervise(), name="bus")
         return self
@@ -238,7 +249,9 @@ class Bus:
             async with asyncio.timeout(timeout):
                 await self._up.wait()
         except TimeoutError:
-            raise Disconnected(f"no connection to NATS at {self.url} within {timeout} s: {self._last_error}") from None
+            raise Disconnected(
+                f"no connection to NATS at {self._where} within {timeout} s: {self._last_error}"
+            ) from None
 
     async def attach(self, hook: Hook) -> None:
         """Call `hook` with the present client, and with each that replaces it (subscriptions, services)."""
@@ -272,7 +285,7 @@ class Bus:
     async def _dial(self, client: Client) -> None:
         # A refused token is told at once only where reconnecting is off, hence the change of mind afterwards.
         await client.connect(
-            self.url.split(","),
+            self._url.split(","),
             allow_reconnect=False,
             max_reconnect_attempts=-1,
             reconnect_time_wait=cast("int", _RETRY),
@@ -360,7 +373,7 @@ class Bus:
             Disconnected, TooLarge: nothing was sent, `done` is not called.
         """
         if not self._up.is_set():
-            raise Disconnected(f"no connection to NATS at {self.url}: {self._last_error}")
+            raise Disconnected(f"no connection to NATS at {self._where}: {self._last_error}")
         size = len(headers) + len(payload)
         if size > self.nc.max_payload:
             raise self._too_large(size)
@@ -393,7 +406,7 @@ class Bus:
         """
         name, block = _checked(subject), header_block(headers) if headers else b""
         if not self._up.is_set():
-            raise Disconnected(f"no connection to NATS at {self.url}: {self._last_error}")
+            raise Disconnected(f"no connection to NATS at {self._where}: {self._last_error}")
         size = len(block) + len(payload)
         if size > self.nc.max_payload:
             raise self._too_large(size)
@@ -417,7 +430,7 @@ class Bus:
     def _flush(self) -> None:
         # Not through nats-py's own buffer: what stands there at a cut is sent after it, when nobody knows of it any more.
         transport = self.nc._transport  # noqa: SLF001  # it offers no other way
-        if self._out and self._up.is_set() and transport:
+        if self._out and self._up.is_set() and transport is not None:
             transport.write(b"".join(self._out))
         self._out.clear()
 

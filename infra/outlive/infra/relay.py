@@ -29,7 +29,7 @@ import anyio
 
 from outlive.infra import failpoints, sql
 from outlive.infra.bus import NO_MESSAGE, NO_STREAM, Ack, Bus, BusError, JetStreamError, WrongLastSequence
-from outlive.infra.database import is_transient
+from outlive.infra.database import TRANSIENT
 from outlive.infra.records import Claim, Key
 from outlive.protocol.events import SEQ_HEADER
 from outlive.protocol.subjects import Subjects
@@ -220,7 +220,7 @@ class Relay:
         """Wait until all is published and marked, at most `timeout` seconds; tells whether it is."""
         end = self._time() + timeout
         while (self.lag or self._marks) and self._time() < end:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # noqa: ASYNC110  # lag is a sum: nothing on the hot path should have to tell
         return not (self.lag or self._marks)
 
     # -- the usual way
@@ -403,9 +403,7 @@ class Relay:
             marks = list(self._marks.values())
             try:
                 await self._pool.fetch(_QUERIES["mark"], *map(list, zip(*marks, strict=True)))
-            except Exception as error:
-                if not is_transient(error):
-                    raise
+            except TRANSIENT as error:
                 _log.warning("%d marks of published events were not written, the sweep will: %s", len(marks), error)
             for mark in marks:
                 if self._marks.get(mark[:2]) is mark:
@@ -420,9 +418,7 @@ class Relay:
     async def _sweep_once(self) -> None:
         try:
             rows = await self._pool.fetch(_QUERIES["due"], _SWEEP_BATCH)
-        except Exception as error:
-            if not is_transient(error):
-                raise
+        except TRANSIENT as error:
             _log.warning("the sweep could not look for unpublished events: %s", error)
             return
         for row in rows:

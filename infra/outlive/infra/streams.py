@@ -6,9 +6,10 @@ end them, and a full stream refuses instead of dropping the oldest. Progress may
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from outlive.infra.bus import NO_STREAM, Bus, JetStreamError
+from outlive.infra.settings import Settings
 from outlive.protocol.subjects import Subjects
 
 _log = logging.getLogger(__name__)
@@ -19,15 +20,6 @@ _OVERLAP: Final = 10065
 
 _UNSAFE: Final = frozenset({"subjects", "retention", "storage"})
 """What cannot be changed under a stream that holds messages without losing some, or somebody else's."""
-
-
-class StreamSettings(Protocol):
-    """What is needed of the settings."""
-
-    @property
-    def progress_max_age_days(self) -> int:
-        """Days that the stream keeps a progress event."""
-        ...
 
 
 class Drift(NamedTuple):
@@ -47,7 +39,7 @@ class StreamDrift(Exception):
     """A stream of our name, or on our subjects, is not ours to change; the message says what to do."""
 
 
-async def ensure(bus: Bus, subjects: Subjects, settings: StreamSettings) -> None:
+async def ensure(bus: Bus, subjects: Subjects, settings: Settings) -> None:
     """Make both streams, or bring them to what they must be. Idempotent; cheap when there is nothing to do.
 
     Raises:
@@ -62,7 +54,7 @@ async def ensure(bus: Bus, subjects: Subjects, settings: StreamSettings) -> None
             await _reconcile(bus, config, found)
 
 
-async def drift(bus: Bus, subjects: Subjects, settings: StreamSettings) -> list[Drift]:
+async def drift(bus: Bus, subjects: Subjects, settings: Settings) -> list[Drift]:
     """List what differs from what must be; a missing stream is one with the option ``name``."""
     differences: list[Drift] = []
     for config in _wanted(subjects, settings):
@@ -74,7 +66,7 @@ async def drift(bus: Bus, subjects: Subjects, settings: StreamSettings) -> list[
     return differences
 
 
-def _wanted(subjects: Subjects, settings: StreamSettings) -> list[dict[str, Any]]:
+def _wanted(subjects: Subjects, settings: Settings) -> list[dict[str, Any]]:
     """Only what is ours to say: replicas, placement and byte limits are left to the operator."""
     common = {"retention": "limits", "storage": "file", "max_msgs_per_subject": -1, "no_ack": False}
     commands = {
