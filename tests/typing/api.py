@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, assert_type
 
-from outlive.actors import App, Operation, Outcome, Task
+from outlive.actors import App, Client, Operation, Outcome, Task
 from outlive.protocol.tools import AnyKind, AnyTool, Kind, Signal, Tool
 
 app = App("todo")
@@ -63,6 +63,9 @@ def find_mail(op: Operation, to: str, *, body: str = "") -> Outcome[str]:
 assert_type(Outcome.happened(3), Outcome[int])
 
 
+go = app.signal("go", Report)
+
+
 @app.task
 async def count(task: Task, path: str) -> int:
     return len(await task.call(find_todos, path))
@@ -78,10 +81,15 @@ async def collect(task: Task, folder: str, to: str = "me") -> Report:
     assert_type(await task.call(no_parameters), dict[str, Any])
     await task.call(post, Report([]))
 
+    assert_type(await task.spawn(count, folder), int)
+    assert_type(await task.spawn(count.with_options(task_id="child"), path=folder), int)
+    assert_type(await task.wait_for(go, timeout=3600), Report)
+
     task.call(find_todos)  # type: ignore
     task.call(find_todos, 3)  # type: ignore
     task.call(find_todos, folder, depth=3)  # type: ignore
     task.call(send_mail, to, "x")  # type: ignore
+    task.spawn(count, 3)  # type: ignore
     find_todos(folder)  # type: ignore
     return Report([])
 
@@ -100,7 +108,6 @@ a_kind: Kind[[str], int] = count
 any_tools: list[AnyTool] = [find_todos, fetch, send_mail, post]
 any_kinds: list[AnyKind] = [count, collect]
 
-go = app.signal("go", Report)
 assert_type(go, Signal[Report])
 assert_type(go.decode(b""), Report)
 assert_type(app.signal("words", list[str]), Signal[list[str]])
@@ -112,3 +119,13 @@ async def serve() -> None:
     """Serve until stopped."""
     running: Awaitable[None] = app.run()
     await running
+
+
+async def submit(client: Client) -> None:
+    """Submit with the code at hand, and without it."""
+    handle = await client.submit(collect, "src", to="you")
+    assert_type(await handle.result(), Report)
+    by_name = await client.submit("collect-todos", {"folder": "src"}, output=Report, task_id="t")
+    assert_type(await by_name.result(), Report)
+    await client.submit(collect, 3)  # type: ignore
+    await client.submit(collect, folder="src", depth=3)  # type: ignore
