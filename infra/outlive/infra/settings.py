@@ -91,7 +91,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             for field in msgspec.structs.fields(cls)
             if (variable := f"OUTLIVE_{field.name.upper()}") and (field.name in given or os.environ.get(variable))
         }
-        return cls(**{"state_dir": default_state_dir(), **found})
+        if "state_dir" not in found:
+            found["state_dir"] = default_state_dir()
+        return cls(**found)
 
     def __post_init__(self) -> None:
         """Check what a type cannot say."""

@@ -73,4 +73,5 @@ class NatsServer(Server):
                 return (await reader.readline()).startswith(b"INFO ")
             finally:
                 writer.close()
+                await writer.wait_closed()
         return False
