@@ -18,7 +18,7 @@ from outlive.protocol.answers import Answer, Code
 from outlive.protocol.checkpoint import Checkpoint, CompletedStep, PendingStep
 from outlive.protocol.keys import operation_key
 from outlive.protocol.operations import AttemptRecord, ErrorClass, OperationRecord, OperationStatus
-from outlive.protocol.task import Done, Failure, Reason, Status, TaskRecord, Versions
+from outlive.protocol.task import FINAL, Done, Failure, Reason, Status, TaskRecord, Versions
 
 UNBOUNDED: Final = 1 << 40
 """Bytes of a page that is not cut."""
@@ -128,7 +128,10 @@ class Store:
         events = [msgspec.Raw(row["event"]) for row in rows if row["event"] is not None]
         large = rows[0]["seq"] if rows[0]["seq"] is not None and not events else None
         end = rows[-1]["seq"] or last_seq
-        return api.EventPage(events=events, last_seq=last_seq, next=end + 1 if end < last_seq else None, large=large)
+        return api.EventPage(
+            events=events, last_seq=last_seq, final=rows[0]["status"] in FINAL,
+            next=end + 1 if end < last_seq else None, large=large,
+        )  # fmt: skip
 
     async def piece(self, tenant: str, question: api.Slice, limit_bytes: int) -> api.Piece | None:
         """Return at most `limit_bytes` of a large value from its offset on."""
@@ -155,7 +158,7 @@ class Store:
             return None
         return api.CommandRecord(
             command_id=row["command_id"], task_id=row["task_id"], verb=row["verb"], by=row["by"],
-            received_at=row["received_at"], answer=_answer(row),
+            digest=row["digest"].hex(), received_at=row["received_at"], answer=_answer(row),
         )  # fmt: skip
 
     async def why(self, tenant: str, task_id: str) -> str | None:

@@ -206,11 +206,17 @@ class FindCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that arrived. ``answer`` is null until the task's owner or the clerk has decided."""
+    """A command that arrived.
+
+    Attributes:
+        digest: hex digest of what it says; another one under the same id is a conflict.
+        answer: null until the task's owner or the clerk has decided.
+    """
 
     command_id: str
     task_id: str
     verb: str
+    digest: str
     by: str | None
     received_at: datetime
     answer: Answer | None = None

@@ -32,7 +32,7 @@ select t.task_id, t.created_at
 
 -- name: events
 -- Consecutive events from $3 on: as many as fit into $4 bytes, at most $5; a first one that does not fit comes without its bytes.
-select t.last_seq, p.seq, case when p.bytes <= $4 then p.event end as event
+select t.last_seq, t.status, p.seq, case when p.bytes <= $4 then p.event end as event
   from task t
   left join lateral (
     select f.seq, f.event, row_number() over seqs as n, sum(octet_length(f.event) + 1) over seqs as bytes
@@ -100,7 +100,7 @@ select f.seq from task t join fact f on f.tenant = t.tenant and f.task_id = t.ta
 select t.input from task t where t.tenant = $1 and t.task_id = $2;
 
 -- name: command
-select i.command_id, i.task_id, i.verb, i.by, i.received_at, i.code, i.message, i.decided_at
+select i.command_id, i.task_id, i.verb, i.by, i.digest, i.received_at, i.code, i.message, i.decided_at
   from inbox i where i.tenant = $1 and i.command_id = $2;
 
 -- name: why

@@ -1,0 +1,367 @@
+"""The client of other services: submit tasks, steer them, ask about them, wait for them. It needs NATS alone."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, ParamSpec, TypeVar, cast, overload
+
+import msgspec
+from anyio import to_thread
+
+from outlive.infra import embedded, reader
+from outlive.infra.bus import Bus
+from outlive.infra.handle import Handle
+from outlive.infra.questions import QuestionRefused, Questions
+from outlive.infra.reader import Item
+from outlive.infra.sender import Sender
+from outlive.infra.settings import Settings
+from outlive.protocol import api, codec, ids
+from outlive.protocol.answers import Answer
+from outlive.protocol.api import Trouble
+from outlive.protocol.checkpoint import Checkpoint
+from outlive.protocol.commands import INPUT_LIMIT, AnyCommand, Cancel, Pause, Resume, Submit
+from outlive.protocol.commands import Signal as SignalCommand
+from outlive.protocol.ids import DEFAULT_TENANT
+from outlive.protocol.subjects import Subjects
+from outlive.protocol.task import Status, TaskRecord
+from outlive.protocol.tools import Kind, Signal
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+TIMEOUT: Final = 30.0
+"""Seconds for which a command is sent again and waited for before `NoAnswer` or `Unreachable` is raised."""
+
+
+class Client:
+    """Tasks of one tenant, over NATS: ``async with Client.connect() as client``.
+
+    Args:
+        bus: a connection that somebody else keeps open; see `connect` for one of its own.
+        subjects: of the installation.
+        tenant: whose tasks.
+        by: who gives the commands; shown as claimed.
+        timeout: seconds for which a command is sent again and waited for.
+
+    Attributes:
+        questions: asks the api anything; the methods here are shorter.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        subjects: Subjects,
+        tenant: str = DEFAULT_TENANT,
+        *,
+        by: str | None = None,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._timeout = timeout
+        self.tenant = ids.check_tenant(tenant)
+        self.questions = Questions(bus, subjects, tenant)
+        self._sender = Sender(bus, subjects, tenant, self.questions, by)
+
+    @classmethod
+    def connect(
+        cls,
+        nats_url: str | None = None,
+        *,
+        nats_token: str | None = None,
+        nats_credentials: Path | None = None,
+        tenant: str | None = None,
+        prefix: str | None = None,
+        settings: Settings | None = None,
+        by: str | None = None,
+        timeout: float = TIMEOUT,
+    ) -> "Connecting":
+        """Return a context manager that connects: with what is given, else `settings`, else ``OUTLIVE_*``.
+
+        Without a URL the live servers of the state folder are used. Entering raises
+        `outlive.infra.bus.Disconnected` when NATS cannot be reached, `outlive.infra.embedded.NoServers` when there is
+        neither a URL nor a live pair.
+        """
+        given = {
+            "nats_url": nats_url, "nats_token": nats_token, "nats_credentials": nats_credentials, "tenant": tenant,
+            "prefix": prefix,
+        }  # fmt: skip
+        if settings is None:
+            settings = Settings.load(**given)
+        else:
+            changes = {name: value for name, value in given.items() if value is not None}
+            settings = msgspec.structs.replace(settings, **changes)
+        return Connecting(settings, by, timeout)
+
+    # -- tasks
+
+    @overload
+    async def submit(self, kind: Kind[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    @overload
+    async def submit(
+        self,
+        kind: str,
+        input: Mapping[str, Any] | None = None,
+        /,
+        *,
+        output: type[T],
+        goal: str | None = None,
+        task_id: str | None = None,
+        priority: int = 0,
+        labels: Mapping[str, str] | None = None,
+        command_id: str | None = None,
+        note: str | None = None,
+    ) -> Handle[T]: ...
+    @overload
+    async def submit(
+        self,
+        kind: str,
+        input: Mapping[str, Any] | None = None,
+        /,
+        *,
+        goal: str | None = None,
+        task_id: str | None = None,
+        priority: int = 0,
+        labels: Mapping[str, str] | None = None,
+        command_id: str | None = None,
+        note: str | None = None,
+    ) -> Handle[Any]: ...
+    async def submit(self, kind: Any, /, *args: Any, **kwargs: Any) -> Handle[Any]:
+        """Make a task and return its handle; a task that exists already with the same kind and input is a yes too.
+
+        Either ``submit(kind, ...)`` with the arguments of the kind's function (its ``with_options`` choose id,
+        priority, labels), or ``submit("name", {...}, output=T, task_id=...)`` without its code.
+
+        Raises:
+            CommandRefused: the answer is a no: no worker ever had the kind, the id is taken by another task ...
+            NoAnswer, Unreachable: see `command`.
+            codec.NotStorable: an argument cannot be stored, or the input exceeds 900 KiB.
+            TypeError: the arguments do not fit the kind's signature.
+        """
+        if isinstance(kind, Kind):
+            return await self._submit_kind(cast("Kind[..., Any]", kind), args, kwargs)
+        return await self._submit_name(kind, *args, **kwargs)
+
+    async def _submit_kind(self, kind: Kind[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Handle[Any]:
+        body = kind.encode_input(kind.bind(args, kwargs))
+        command = Submit(
+            kind=kind.name, input=_stored(body, "input"), priority=kind.priority, labels=dict(kind.labels),
+            command_id=kind.command_id,
+        )  # fmt: skip
+        return await self._submit(command, kind.task_id, kind.result_type)
+
+    async def _submit_name(
+        self,
+        kind: str,
+        input: Mapping[str, Any] | None = None,  # noqa: A002  # the word of the contract
+        /,
+        *,
+        output: Any = Any,
+        task_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Handle[Any]:
+        body, _ = codec.pack(dict(input or {}), dict[str, Any])
+        command = Submit(kind=kind, input=_stored(body, "input"), labels=dict(labels or {}), **options)
+        return await self._submit(command, task_id, output)
+
+    async def _submit(self, command: Submit, task_id: str | None, output: Any) -> Handle[Any]:
+        task_id = task_id or ids.new_id()
+        answer = await self.command(task_id, command)
+        return Handle(self, task_id, output, answer)
+
+    @overload
+    def handle(self, task_id: str) -> Handle[Any]: ...
+    @overload
+    def handle(self, task_id: str, output: type[T]) -> Handle[T]: ...
+    def handle(self, task_id: str, output: Any = Any) -> Handle[Any]:
+        """Return a handle of a task that exists; asks nobody. `output` is the type of its result."""
+        return Handle(self, ids.check("task_id", task_id), output)
+
+    async def result(self, task_id: str, output: type[T], timeout: float | None = None) -> T:  # noqa: ASYNC109  # as in Handle.result
+        """Wait for a task's end and return its result. Raises like `Handle.result`."""
+        return await self.handle(task_id, output).result(timeout)
+
+    def events(self, task_id: str, from_seq: int = 1, *, follow: bool = False) -> AsyncGenerator[Item]:
+        """Yield a task's progress events from a number on, each once and in order; see `reader.read`."""
+        ids.check("task_id", task_id)
+        return reader.read(self._bus, self._subjects, self.tenant, task_id, from_seq, follow=follow)
+
+    # -- commands
+
+    async def command(self, task_id: str, command: AnyCommand, *, timeout: float | None = None) -> Answer:  # noqa: ASYNC109  # its end says what is known
+        """Send any command and return its answer: applied or duplicate, anything else is raised.
+
+        It is sent again under the same id until its outcome is known; choose a ``command_id`` to be able to go on
+        with that after an error, or after a restart of your own process.
+
+        Raises:
+            CommandRefused: the answer is a no; it says what to do.
+            NoAnswer: it is stored, nobody has answered in time.
+            Unreachable: it is not known whether it is stored.
+            ids.InvalidId: an id breaks the rule.
+        """
+        return await self._sender.send(task_id, command, self._timeout if timeout is None else timeout)
+
+    async def pause(self, task_id: str, reason: str | None = None) -> Answer:
+        """Stop a task before its next step. Raises like `command`."""
+        return await self.command(task_id, Pause(reason=reason))
+
+    async def resume(self, task_id: str) -> Answer:
+        """Take a pause back. Raises like `command`."""
+        return await self.command(task_id, Resume())
+
+    async def cancel(self, task_id: str, reason: str | None = None) -> Answer:
+        """Let a task start nothing more. Raises like `command`."""
+        return await self.command(task_id, Cancel(reason=reason))
+
+    @overload
+    async def signal(self, task_id: str, signal: Signal[T], value: T, /) -> Answer: ...
+    @overload
+    async def signal(self, task_id: str, signal: str, value: Any = None, /) -> Answer: ...
+    async def signal(self, task_id: str, signal: Signal[Any] | str, value: Any = None, /) -> Answer:
+        """Hand a value to ``task.wait_for(signal)``. Raises like `command`, and `codec.NotStorable`."""
+        if isinstance(signal, Signal):
+            body, name = signal.encode(value), signal.name
+        else:
+            body, name = codec.pack(value, Any)[0], signal
+        return await self.command(task_id, SignalCommand(name=name, value=_stored(body, "value")))
+
+    # -- questions
+
+    async def get(self, task_id: str) -> TaskRecord:
+        """Return a task's record, large inputs and results included.
+
+        Raises:
+            QuestionRefused: there is no such task.
+            Unreachable: nobody answers.
+        """
+        question = api.Get(task_id=ids.check("task_id", task_id))
+        try:
+            return await self.questions.ask("get", question, TaskRecord)
+        except QuestionRefused as refused:
+            if refused.problem.error is not Trouble.TOO_LARGE:
+                raise
+        question = api.Get(task_id=task_id, with_input=False, with_result=False)
+        record = await self.questions.ask("get", question, TaskRecord)
+        parts: dict[str, Any] = {"input": codec.decode(await self.questions.whole(task_id, "input"))}
+        if record.status is Status.SUCCEEDED:
+            parts["result"] = codec.decode(await self.questions.whole(task_id, "result"))
+        return msgspec.structs.replace(record, **parts)
+
+    async def list(
+        self,
+        *,
+        status: Sequence[Status] = (),
+        kind: str | None = None,
+        parent: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> api.TaskPage:
+        """Return a page of tasks, newest first, without inputs and results. Raises like `get`."""
+        question = api.List(
+            status=[*status], kind=kind, parent=parent, labels=dict(labels or {}), limit=limit, after=after
+        )
+        return await self.questions.ask("list", question, api.TaskPage)
+
+    async def waiting(self, *, limit: int = 50, after: str | None = None) -> api.TaskPage:
+        """Return a page of the tasks that wait for a person; ``needs`` has the commands to type. Raises like `get`."""
+        return await self.questions.ask("waiting", api.Waiting(limit=limit, after=after), api.TaskPage)
+
+    async def why(self, task_id: str) -> str:
+        """Return one paragraph: why a task is where it is and what happens next. Raises like `get`."""
+        question = api.Why(task_id=ids.check("task_id", task_id))
+        return (await self.questions.ask("why", question, api.Explanation)).text
+
+    async def checkpoint(self, task_id: str) -> Checkpoint:
+        """Return a task's whole checkpoint, large values included. Raises like `get`."""
+        question = api.GetCheckpoint(task_id=ids.check("task_id", task_id))
+        page = await self.questions.ask("checkpoint", question, api.CheckpointPage)
+        whole, large = page.checkpoint, page.large
+        while page.next is not None:
+            question = api.GetCheckpoint(task_id=task_id, after=page.next)
+            page = await self.questions.ask("checkpoint", question, api.CheckpointPage)
+            whole.completed_steps.extend(page.checkpoint.completed_steps)
+            whole.tool_results.update(page.checkpoint.tool_results)
+            large = [*large, *page.large]
+        names = {step.seq: step.step_id for step in whole.completed_steps}
+        for seq in large:
+            whole.tool_results[names[seq]] = codec.decode(await self.questions.whole(task_id, "result", seq))
+        if whole.input is None:
+            task_input = codec.decode(await self.questions.whole(task_id, "input"))
+            whole = msgspec.structs.replace(whole, input=task_input)
+        return whole
+
+    async def operations(self, task_id: str) -> api.OperationPage:
+        """Return a task's whole ledger: its operations and attempts. Raises like `get`."""
+        question = api.Operations(task_id=ids.check("task_id", task_id))
+        page = await self.questions.ask("operations", question, api.OperationPage)
+        operations, attempts = page.operations, page.attempts
+        while page.after is not None:
+            question = api.Operations(task_id=task_id, after=page.after)
+            page = await self.questions.ask("operations", question, api.OperationPage)
+            operations += page.operations
+            attempts += page.attempts
+        return api.OperationPage(operations=operations, attempts=attempts)
+
+    async def find_command(self, command_id: str) -> api.CommandRecord:
+        """Return what became of a command. Raises like `get`; `QuestionRefused` when it has not arrived."""
+        question = api.FindCommand(command_id=ids.check("command_id", command_id))
+        return await self.questions.ask("command", question, api.CommandRecord)
+
+    async def kinds(self) -> Sequence[api.KindRecord]:
+        """Return what can be submitted. Raises like `get`."""
+        return (await self.questions.ask("kinds", api.Kinds(), api.KindPage)).kinds
+
+    async def health(self) -> api.HealthReport:
+        """Return living workers and lags. Raises like `get`."""
+        return await self.questions.ask("health", api.Health(), api.HealthReport)
+
+    async def dead_letters(self, *, limit: int = 50, after: int = 0) -> api.DeadLetterPage:
+        """Return a page of the messages that could not be read, oldest first. Raises like `get`."""
+        return await self.questions.ask("dead_letters", api.DeadLetters(limit=limit, after=after), api.DeadLetterPage)
+
+
+class Connecting:
+    """What `Client.connect` returns: entering it gives the client, leaving it closes the connection."""
+
+    def __init__(self, settings: Settings, by: str | None, timeout: float) -> None:
+        self._settings = settings
+        self._by = by
+        self._timeout = timeout
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Client:
+        settings = self._settings
+        if settings.nats_url is None:
+            settings = await to_thread.run_sync(embedded.locate, settings)
+        assert settings.nats_url is not None
+        bus = await self._stack.enter_async_context(Bus(settings.nats_url, name="outlive client", **_login(settings)))
+        return Client(bus, Subjects(settings.prefix), settings.tenant, by=self._by, timeout=self._timeout)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+
+def _login(settings: Settings) -> dict[str, Any]:
+    login: dict[str, Any] = {}
+    if settings.nats_token is not None:
+        login["token"] = settings.nats_token
+    if settings.nats_credentials is not None:
+        login["user_credentials"] = str(settings.nats_credentials)
+    return login
+
+
+def _stored(body: bytes, part: str) -> Any:
+    """Hand encoded JSON on as a part of a command, as it is."""
+    if len(body) > INPUT_LIMIT:
+        raise codec.NotStorable(
+            f"$.{part}",
+            f"{len(body):,} bytes are too many, {INPUT_LIMIT:,} are allowed: store it elsewhere and pass a reference",
+        )
+    return msgspec.Raw(body)
