@@ -219,8 +219,8 @@ class Relay:
     async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109  # reason: the end of the wait is no error
         """Wait until all is published and marked, at most `timeout` seconds; tells whether it is."""
         end = self._time() + timeout
-        while (self.lag or self._marks) and self._time() < end:
-            await asyncio.sleep(0.01)  # noqa: ASYNC110  # lag is a sum: nothing on the hot path should have to tell
+        while (self.lag or self._marks) and self._time() < end:  # noqa: ASYNC110  # the hot path tells nobody
+            await asyncio.sleep(0.01)
         return not (self.lag or self._marks)
 
     # -- the usual way
