@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, ParamSpec, TypeVar, cast, overload
+from typing import Any, Final, NamedTuple, ParamSpec, Self, TypeVar, cast, overload
 
 import msgspec
 from anyio import to_thread
@@ -22,7 +22,6 @@ from outlive.protocol.api import Trouble
 from outlive.protocol.checkpoint import Checkpoint
 from outlive.protocol.commands import INPUT_LIMIT, AnyCommand, Cancel, Pause, Resume, Submit
 from outlive.protocol.commands import Signal as SignalCommand
-from outlive.protocol.ids import DEFAULT_TENANT
 from outlive.protocol.subjects import Subjects
 from outlive.protocol.task import Status, TaskRecord
 from outlive.protocol.tools import Kind, Signal
@@ -35,35 +34,42 @@ TIMEOUT: Final = 30.0
 """Seconds for which a command is sent again and waited for before `NoAnswer` or `Unreachable` is raised."""
 
 
+class _Connection(NamedTuple):
+    bus: Bus
+    questions: Questions
+    sender: Sender
+
+
 class Client:
-    """Tasks of one tenant, over NATS: ``async with Client.connect() as client``.
+    """Tasks of one tenant, over NATS: ``async with Client() as client``.
 
     Args:
-        bus: a connection that somebody else keeps open; see `connect` for one of its own.
-        subjects: of the installation.
-        tenant: whose tasks.
+        settings: where NATS is, tenant, prefix; None reads ``OUTLIVE_*``. Without a URL the live servers of the state
+            folder are used.
+        bus: a connection that somebody else keeps open, instead of one of its own.
         by: who gives the commands; shown as claimed.
         timeout: seconds for which a command is sent again and waited for.
 
-    Attributes:
-        questions: asks the api anything; the methods here are shorter.
+    Raises:
+        outlive.infra.bus.Disconnected: on entering, NATS cannot be reached.
+        outlive.infra.embedded.NoServers: on entering, there is neither a URL nor a live pair.
     """
 
     def __init__(
         self,
-        bus: Bus,
-        subjects: Subjects,
-        tenant: str = DEFAULT_TENANT,
+        settings: Settings | None = None,
         *,
+        bus: Bus | None = None,
         by: str | None = None,
         timeout: float = TIMEOUT,
     ) -> None:
-        self._bus = bus
-        self._subjects = subjects
+        self._settings = Settings.load() if settings is None else settings
+        self._subjects = Subjects(self._settings.prefix)
+        self._by = by
         self._timeout = timeout
-        self.tenant = ids.check_tenant(tenant)
-        self.questions = Questions(bus, subjects, tenant)
-        self._sender = Sender(bus, subjects, tenant, self.questions, by)
+        self._stack = AsyncExitStack()
+        self.tenant: Final = self._settings.tenant
+        self._connection = None if bus is None else self._connect(bus)
 
     @classmethod
     def connect(
@@ -74,26 +80,45 @@ class Client:
         nats_credentials: Path | None = None,
         tenant: str | None = None,
         prefix: str | None = None,
-        settings: Settings | None = None,
         by: str | None = None,
         timeout: float = TIMEOUT,
-    ) -> "Connecting":
-        """Return a context manager that connects: with what is given, else `settings`, else ``OUTLIVE_*``.
+    ) -> Self:
+        """Return a client that connects on ``async with``; what is not given is read from ``OUTLIVE_*``."""
+        settings = Settings.load(
+            nats_url=nats_url, nats_token=nats_token, nats_credentials=nats_credentials, tenant=tenant, prefix=prefix
+        )
+        return cls(settings, by=by, timeout=timeout)
 
-        Without a URL the live servers of the state folder are used. Entering raises
-        `outlive.infra.bus.Disconnected` when NATS cannot be reached, `outlive.infra.embedded.NoServers` when there is
-        neither a URL nor a live pair.
-        """
-        given = {
-            "nats_url": nats_url, "nats_token": nats_token, "nats_credentials": nats_credentials, "tenant": tenant,
-            "prefix": prefix,
-        }  # fmt: skip
-        if settings is None:
-            settings = Settings.load(**given)
-        else:
-            changes = {name: value for name, value in given.items() if value is not None}
-            settings = msgspec.structs.replace(settings, **changes)
-        return Connecting(settings, by, timeout)
+    async def __aenter__(self) -> Self:
+        if self._connection is None:
+            settings = self._settings
+            if settings.nats_url is None:
+                settings = await to_thread.run_sync(embedded.locate, settings)
+            assert settings.nats_url is not None
+            bus = Bus(settings.nats_url, name="outlive client", **_login(settings))
+            self._connection = self._connect(await self._stack.enter_async_context(bus))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+        self._connection = None
+
+    def _connect(self, bus: Bus) -> _Connection:
+        questions = Questions(bus, self._subjects, self.tenant)
+        return _Connection(bus, questions, Sender(bus, self._subjects, self.tenant, questions, self._by))
+
+    @property
+    def _connected(self) -> _Connection:
+        if self._connection is None:
+            raise RuntimeError("the client is not connected. Write: async with Client() as client: ...")
+        return self._connection
+
+    @property
+    def questions(self) -> Questions:
+        """Asks the api anything; the methods of the client are shorter."""
+        return self._connected.questions
 
     # -- tasks
 
@@ -187,7 +212,7 @@ class Client:
     def events(self, task_id: str, from_seq: int = 1, *, follow: bool = False) -> AsyncGenerator[Item]:
         """Yield a task's progress events from a number on, each once and in order; see `reader.read`."""
         ids.check("task_id", task_id)
-        return reader.read(self._bus, self._subjects, self.tenant, task_id, from_seq, follow=follow)
+        return reader.read(self._connected.bus, self._subjects, self.tenant, task_id, from_seq, follow=follow)
 
     # -- commands
 
@@ -203,7 +228,7 @@ class Client:
             Unreachable: it is not known whether it is stored.
             ids.InvalidId: an id breaks the rule.
         """
-        return await self._sender.send(task_id, command, self._timeout if timeout is None else timeout)
+        return await self._connected.sender.send(task_id, command, self._timeout if timeout is None else timeout)
 
     async def pause(self, task_id: str, reason: str | None = None) -> Answer:
         """Stop a task before its next step. Raises like `command`."""
@@ -323,29 +348,6 @@ class Client:
     async def dead_letters(self, *, limit: int = 50, after: int = 0) -> api.DeadLetterPage:
         """Return a page of the messages that could not be read, oldest first. Raises like `get`."""
         return await self.questions.ask("dead_letters", api.DeadLetters(limit=limit, after=after), api.DeadLetterPage)
-
-
-class Connecting:
-    """What `Client.connect` returns: entering it gives the client, leaving it closes the connection."""
-
-    def __init__(self, settings: Settings, by: str | None, timeout: float) -> None:
-        self._settings = settings
-        self._by = by
-        self._timeout = timeout
-        self._stack = AsyncExitStack()
-
-    async def __aenter__(self) -> Client:
-        settings = self._settings
-        if settings.nats_url is None:
-            settings = await to_thread.run_sync(embedded.locate, settings)
-        assert settings.nats_url is not None
-        bus = await self._stack.enter_async_context(Bus(settings.nats_url, name="outlive client", **_login(settings)))
-        return Client(bus, Subjects(settings.prefix), settings.tenant, by=self._by, timeout=self._timeout)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
 
 
 def _login(settings: Settings) -> dict[str, Any]:
