@@ -1,10 +1,10 @@
 """The clock: the database's time between two readings of it."""
 
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from outlive.infra import clock as module
 from outlive.infra.clock import Clock
 
 
@@ -12,7 +12,7 @@ from outlive.infra.clock import Clock
 def machine(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The machine's boot time, to be set."""
     reading = [1000.0]
-    monkeypatch.setattr(module.time, "clock_gettime", lambda _: reading[0])
+    monkeypatch.setattr(time, "clock_gettime", lambda _: reading[0])
     return reading
 
 

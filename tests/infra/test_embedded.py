@@ -62,6 +62,10 @@ def runs(pid: int) -> bool:
     return state != "Z"  # init collects an orphan when it likes
 
 
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 async def live_pair(state_dir: Path) -> embedded.Live | None:
     return await anyio.to_thread.run_sync(embedded.find_live, state_dir)
 
@@ -154,7 +158,7 @@ async def test_another_process_shares_and_its_sigkill_leaves_no_server(tmp_path:
         live = await live_pair(tmp_path)
         assert live
         assert live.pid == process.pid
-        backends = [int(pid) for pid in Path(f"/proc/{servers[0]}/task/{servers[0]}/children").read_text().split()]
+        backends = children(servers[0])
         assert await query(live.postgres_dsn, "select count(*) from outlive.task") == 0
         process.kill()
         process.wait()
