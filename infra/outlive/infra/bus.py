@@ -10,7 +10,6 @@ no message object for each (about a quarter of what ``js.publish`` costs).
 import asyncio
 import contextlib
 import logging
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import TracebackType
@@ -24,6 +23,43 @@ from nats.aio.subscription import Subscription as NatsSubscription
 from nats.js.client import JetStreamContext
 
 from outlive.infra.settings import Settings
+from outlive.infra.wire import (
+    NO_MESSAGE,
+    NO_STREAM,
+    Ack,
+    ApiError,
+    BusError,
+    Disconnected,
+    InvalidSubject,
+    JetStreamError,
+    NoResponders,
+    PublishTimeout,
+    RequestTimeout,
+    TooLarge,
+    WireClient,
+    WrongLastSequence,
+    checked,
+    header_block,
+    outcome,
+)
+
+__all__ = [
+    "NO_MESSAGE",
+    "NO_STREAM",
+    "Ack",
+    "Bus",
+    "BusError",
+    "Disconnected",
+    "InvalidSubject",
+    "JetStreamError",
+    "NoResponders",
+    "PublishTimeout",
+    "RequestTimeout",
+    "Subscription",
+    "TooLarge",
+    "WrongLastSequence",
+    "header_block",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -33,118 +69,15 @@ CONNECT_TIMEOUT: Final = 5.0
 ACK_TIMEOUT: Final = 5.0
 """Seconds after which a tracked publish without an ack is reported as unknown."""
 
-WRONG_LAST_SEQUENCE: Final = 10071
-NO_STREAM: Final = 10059
-NO_MESSAGE: Final = 10037
-
 _TICK: Final = 0.25
 _RETRY: Final = 0.1  # seconds between tries to reach the server again
 _STUCK: Final = 20.0  # seconds without a link after which the client itself is not trusted any more
-_SUBJECT: Final = re.compile(r"[A-Za-z0-9_$-]{1,64}(\.[A-Za-z0-9_$-]{1,64}){0,15}", re.ASCII)
-_HEADER: Final = re.compile(r"[!-9;-~]+: [^\r\n]*")  # a name is visible ASCII without a colon
-
-
-class BusError(Exception):
-    """Anything that NATS did not do; the subclass says what is known about it."""
-
-
-class Disconnected(BusError):
-    """Not sent: there is no connection at the moment. Wait for one with `Bus.wait_connected` and send again."""
-
-
-class TooLarge(BusError):
-    """Not sent: headers and payload exceed the server's ``max_payload`` (sending it would cost the connection)."""
-
-
-class InvalidSubject(BusError, ValueError):
-    """Not sent: a subject or header that NATS cannot carry, or that would end the connection."""
-
-
-class NoResponders(BusError):
-    """Not stored and not answered: no stream (or no service) listens on the subject. Is JetStream up, the stream there?"""
-
-
-class RequestTimeout(BusError):
-    """No answer in time: the request may have been handled."""
-
-
-class PublishTimeout(BusError):
-    """Unknown: no ack came in time, or the link was cut before it. The message may be in the stream."""
-
-
-class JetStreamError(BusError):
-    """Refused by JetStream.
-
-    Attributes:
-        code: the class of the error, as in HTTP (404: there is no such stream or message).
-        err_code: JetStream's own number.
-    """
-
-    def __init__(self, code: int, err_code: int, description: str) -> None:
-        super().__init__(f"{description} (JetStream {err_code})")
-        self.code = code
-        self.err_code = err_code
-
-
-class WrongLastSequence(JetStreamError):
-    """Not stored: the subject's last message is not the expected one (10071). Somebody, or an earlier try, wrote it."""
-
-
-class ApiError(msgspec.Struct, frozen=True):
-    """The ``error`` of an answer of JetStream."""
-
-    code: int = 0
-    err_code: int = 0
-    description: str = "refused"
-
-    def exception(self) -> JetStreamError:
-        """Return it as an exception."""
-        kind = WrongLastSequence if self.err_code == WRONG_LAST_SEQUENCE else JetStreamError
-        return kind(self.code, self.err_code, self.description)
-
-
-class Ack(msgspec.Struct, frozen=True, gc=False):
-    """A stream has the message, at `seq`. `duplicate`: an earlier one with its id, which may be another body."""
-
-    stream: str
-    seq: int
-    duplicate: bool = False
-
-
-class _Reply(Ack, frozen=True, gc=False):
-    error: ApiError | None = None  # a refusal carries stream and seq 0 as well
-    stream: str = ""
-    seq: int = 0
 
 
 Done = Callable[[Ack | BusError], None]
 """Told the end of one publish, exactly once, from the event loop; must not raise."""
 
 Hook = Callable[[Client], Awaitable[None]]
-
-_read_reply: Final = msgspec.json.Decoder(_Reply).decode
-
-
-def header_block(headers: Mapping[str, str]) -> bytes:
-    """Encode headers as they go on the wire; raises `InvalidSubject` for a line that would break the protocol."""
-    lines = [f"{name}: {value}" for name, value in headers.items()]
-    for line in lines:
-        if not _HEADER.fullmatch(line):
-            raise InvalidSubject(f"header {line[:80]!r} is not allowed: no space or colon in its name, no line break")
-    return "\r\n".join(("NATS/1.0", *lines, "\r\n")).encode()
-
-
-class _WireClient(Client):
-    """nats-py's client, with one subscription whose messages go straight to a callback."""
-
-    acks: int = -1  # its id
-    on_ack: Callable[[bytes, bytes, bytes | None], None]
-
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        if sid == self.acks:
-            self.on_ack(subject, data, headers)
-        else:
-            await super()._process_msg(sid, subject, reply, data, headers)
 
 
 class Subscription:
@@ -198,7 +131,7 @@ class Bus:
         self._supervisor: asyncio.Task[None] | None = None
         self.generation = 0
         """Grows with every cut: whoever relies on an unbroken flow of messages compares it."""
-        self.nc: Client = _WireClient()
+        self.nc: Client = WireClient()
         """The present client. It is replaced after a fatal error, so do not keep it: see `attach`."""
 
     @classmethod
@@ -264,14 +197,14 @@ class Bus:
             self._hooks.remove(hook)
 
     async def _connect(self) -> None:
-        client = _WireClient()
+        client = WireClient()
         client.on_ack = self._on_ack
         self._ended.clear()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 await self._dial(client)
                 inbox = client.new_inbox()
-                client.acks = (await client.subscribe(inbox + ".*", cb=_ignore))._id  # noqa: SLF001  # see _WireClient
+                client.acks = (await client.subscribe(inbox + ".*", cb=_ignore))._id  # noqa: SLF001  # see WireClient
                 for hook in list(self._hooks):
                     await hook(client)
                 await client.flush()
@@ -395,7 +328,7 @@ class Bus:
             Disconnected, TooLarge, InvalidSubject: at once; nothing was sent.
         """
         future: asyncio.Future[Ack] = self._loop.create_future()
-        self.send(_checked(subject), header_block(headers or {}), payload, partial(_conclude, future))
+        self.send(checked(subject), header_block(headers or {}), payload, partial(_conclude, future))
         return future
 
     async def publish(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
@@ -404,7 +337,7 @@ class Bus:
         Raises:
             Disconnected, TooLarge, InvalidSubject: nothing was sent.
         """
-        name, block = _checked(subject), header_block(headers) if headers else b""
+        name, block = checked(subject), header_block(headers) if headers else b""
         if not self._up.is_set():
             raise Disconnected(f"no connection to NATS at {self._where}: {self._last_error}")
         size = len(block) + len(payload)
@@ -439,7 +372,7 @@ class Bus:
     def _on_ack(self, subject: bytes, data: bytes, headers: bytes | None) -> None:
         waiting = self._waiting.pop(int(subject[self._prefix :]), None)
         if waiting is not None:
-            waiting[1](_outcome(data, headers))
+            waiting[1](outcome(data, headers))
 
     def _expire(self, now: float) -> None:
         late = PublishTimeout(f"no ack within {ACK_TIMEOUT} s: the message may be in the stream")
@@ -474,7 +407,7 @@ class Bus:
             RequestTimeout: no answer in time.
             Disconnected, TooLarge, InvalidSubject: nothing was sent.
         """
-        _checked(subject)
+        checked(subject)
         if len(payload) > self.nc.max_payload:
             raise self._too_large(len(payload))
         until = self._loop.time() + timeout
@@ -525,21 +458,3 @@ def _conclude(future: asyncio.Future[Ack], result: Ack | BusError) -> None:
         future.set_result(result)
     else:
         future.set_exception(result)
-
-
-def _outcome(data: bytes, headers: bytes | None) -> Ack | BusError:
-    if headers and headers.startswith(b"NATS/1.0 503"):
-        return NoResponders("no stream listens on the subject: nothing was stored. Is JetStream up, the stream there?")
-    try:
-        reply = _read_reply(data)
-    except msgspec.DecodeError:
-        return PublishTimeout(f"the message may be stored, its ack cannot be read: {data[:80]!r}")
-    return reply if reply.error is None else reply.error.exception()
-
-
-def _checked(subject: str) -> bytes:
-    if not _SUBJECT.fullmatch(subject):
-        raise InvalidSubject(
-            f"subject {subject[:80]!r} is not allowed: tokens of A-Z a-z 0-9 _ - $ (1 to 64 each) joined by dots"
-        )
-    return subject.encode()
