@@ -205,8 +205,16 @@ def test_what_holds_itself_or_nests_too_deep_is_refused() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
+    late: list[Any] = [object()]
+    late.append(late)
+    bounded: list[Any] = [math.nan]
+    for _ in range(700):
+        bounded = [bounded]
     for value in (loop, deep):
         with pytest.raises(NotStorable, match="nests too deep"):
+            codec.pack(value, Any)
+    for value in (late, bounded):
+        with pytest.raises(NotStorable):
             codec.pack(value, Any)
 
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 CODEC_JSON: Final = 0
 """The codec number stored beside every body: JSON in UTF-8."""
 
-_REFUSED: Final = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
+_REFUSED: Final = (TypeError, ValueError, OverflowError, msgspec.MsgspecError)
 """What encoding or decoding a user's value may raise."""
 
 
@@ -128,7 +128,13 @@ def pack(value: Any, type: Any) -> tuple[bytes, Any]:  # noqa: A002  # msgspec's
     Raises:
         NotStorable: with the path of what is at fault.
     """
-    codec = _codec(type)
+    try:
+        return _pack(value, _codec(type))
+    except RecursionError as error:
+        raise NotStorable("$", "it nests too deep, or holds itself") from error
+
+
+def _pack(value: Any, codec: _Codec) -> tuple[bytes, Any]:
     try:
         body = encode(value)
         back = codec.decode(body)
@@ -237,8 +243,6 @@ def _fault(value: Any) -> str | None:
 
 def _explain(value: Any, error: BaseException) -> NoReturn:
     """Raise NotStorable for a value that could not be encoded, or whose bytes did not fit the declared type."""
-    if isinstance(error, RecursionError):
-        raise NotStorable("$", "it nests too deep, or holds itself") from error
     _refuse_faults(value)
     if isinstance(error, msgspec.MsgspecError):
         raise NotStorable(*_placed(error)) from error
@@ -294,9 +298,10 @@ def _shape(value: Any) -> Any:
 
 def _same(one: Any, other: Any) -> bool:
     """Compare two values without parts; datetimes by instant, since == lies about the hour that comes twice."""
-    if isinstance(one, datetime) and isinstance(other, datetime):
-        return one.astimezone(UTC) == other.astimezone(UTC)
-    return isinstance(one, bool) is isinstance(other, bool) and _equal(one, other)
+    if _equal(one, other):
+        return isinstance(one, bool) is isinstance(other, bool)
+    both = isinstance(one, datetime) and isinstance(other, datetime)
+    return both and _equal(one.astimezone(UTC), other.astimezone(UTC))
 
 
 def _changed(one: Any, other: Any) -> str:
