@@ -94,8 +94,7 @@ class Client:
             settings = self._settings
             if settings.nats_url is None:
                 settings = await to_thread.run_sync(embedded.locate, settings)
-            assert settings.nats_url is not None
-            bus = Bus(settings.nats_url, name="outlive client", **_login(settings))
+            bus = Bus.of(settings, name="outlive client")
             self._connection = self._connect(await self._stack.enter_async_context(bus))
         return self
 
@@ -348,15 +347,6 @@ class Client:
     async def dead_letters(self, *, limit: int = 50, after: int = 0) -> api.DeadLetterPage:
         """Return a page of the messages that could not be read, oldest first. Raises like `get`."""
         return await self.questions.ask("dead_letters", api.DeadLetters(limit=limit, after=after), api.DeadLetterPage)
-
-
-def _login(settings: Settings) -> dict[str, Any]:
-    login: dict[str, Any] = {}
-    if settings.nats_token is not None:
-        login["token"] = settings.nats_token
-    if settings.nats_credentials is not None:
-        login["user_credentials"] = str(settings.nats_credentials)
-    return login
 
 
 def _stored(body: bytes, part: str) -> Any:

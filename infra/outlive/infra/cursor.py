@@ -48,7 +48,7 @@ class Cursor:
         lease: seconds for which one renewal holds.
 
     Raises:
-        OSError, asyncpg.PostgresError: from every method; see `outlive.infra.database.is_transient`.
+        OSError, asyncpg.PostgresError: from every method; see `outlive.infra.database.TRANSIENT`.
     """
 
     position: Position
@@ -64,9 +64,7 @@ class Cursor:
 
     async def __aenter__(self) -> Self:
         """Connect."""
-        self._connection = await database.connect(
-            self._dsn, application_name=f"outlive:{self._me}", **database.JOURNAL_SETTINGS
-        )
+        self._connection = await database.connect(self._dsn, application_name=f"outlive:{self._me}", journal=True)
         return self
 
     async def __aexit__(
@@ -76,6 +74,7 @@ class Cursor:
         # Where it fails, the lease ends it.
         with anyio.move_on_after(1, shield=True), contextlib.suppress(*_GONE):
             await self._release()
+            await self._connection.close()
         self._connection.terminate()
 
     async def _release(self) -> None:

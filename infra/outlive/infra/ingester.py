@@ -11,7 +11,7 @@ import contextlib
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -22,10 +22,11 @@ from outlive.infra.cursor import Cursor, Deposed, Position
 from outlive.infra.intake import Incoming
 from outlive.infra.journal import UNSTORABLE
 from outlive.infra.pull import Feed, Interrupted, Message, Source
+from outlive.infra.settings import Settings
 from outlive.protocol import codec
 from outlive.protocol.subjects import Subjects
 
-__all__ = ["Ingester", "IngesterSettings", "Wake"]
+__all__ = ["Ingester", "Wake"]
 
 STANDBY: Final = 0.5
 """Seconds between two looks at a cursor that another ingester holds."""
@@ -40,25 +41,6 @@ _LONGEST_PAUSE: Final = 2.0  # between tries to reach Postgres
 _log = structlog.get_logger("outlive.ingester")
 
 
-class IngesterSettings(streams.StreamSettings, Protocol):
-    """What is needed of the settings."""
-
-    @property
-    def lease(self) -> float:
-        """Seconds for which one renewal holds the cursor."""
-        ...
-
-    @property
-    def input_limit(self) -> int:
-        """Bytes of the largest input or signal's value."""
-        ...
-
-    @property
-    def command_retention_hours(self) -> int:
-        """How long the stream keeps what was taken in."""
-        ...
-
-
 class Ingester:
     """Takes one command stream in; see the module.
 
@@ -67,7 +49,7 @@ class Ingester:
         bus: connected.
         subjects: of this installation.
         incarnation: of this process start.
-        settings: see `IngesterSettings`.
+        settings: `lease`, `input_limit` and `command_retention_hours` are used.
         wake: called after each commit with those who have something to do, here or elsewhere; must not block.
 
     Attributes:
@@ -81,7 +63,7 @@ class Ingester:
         bus: Bus,
         subjects: Subjects,
         incarnation: uuid.UUID,
-        settings: IngesterSettings,
+        settings: Settings,
         wake: Callable[[Wake], None],
     ) -> None:
         """See the class."""
@@ -110,9 +92,7 @@ class Ingester:
                     await self._lead(cursor)
             except Deposed:
                 _log.info("ingester.deposed", stream=self._source.stream)
-            except Exception as error:
-                if not database.is_transient(error):
-                    raise
+            except database.TRANSIENT as error:
                 _log.warning("ingester.store_unreachable", error=str(error) or type(error).__name__, retry_in=pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, NamedTuple
 
+from outlive.protocol.answers import Code
+from outlive.protocol.task import Reason, Status
+
 Key = tuple[str, str]
 """(tenant, task_id)."""
 
@@ -63,11 +66,21 @@ class AttemptRow(NamedTuple):
 
 
 class AnswerRow(NamedTuple):
-    """The answer to the inbox row at `pos`."""
+    """What becomes of the inbox row at `pos`: its answer, or (`taken`) that a step's fact has used it."""
 
     pos: int
-    code: str
+    code: str | None = None
+    message: str | None = None
+    taken: bool = False
+
+
+class Said(NamedTuple):
+    """The answer to a command, to be sent once it is durable."""
+
+    command_id: str
+    code: Code
     message: str
+    at: datetime
 
 
 class ChildRow(NamedTuple):
@@ -118,9 +131,15 @@ class Record:
     answers: Sequence[AnswerRow] = ()
     children: Sequence[ChildRow] = ()
     state: State | None = None
-    applied: int | None = None  # inbox rows up to here are seen
+    applied: int | None = None  # inbox rows up to here are seen; None = as before
     steps: int = 0  # steps that this record completes
+    point: str = ""  # name of its failpoints: intent, outcome, final
     current_step: str | None = None
+    said: Sequence[Said] = ()
+    attention: tuple[Status, str, list[Reason], datetime] | None = None
+    # Stamped when handed in: what the row holds after this record.
+    last_seq: int = 0
+    total_steps: int = 0
 
 
 Refusal = Literal["fenced", "mail", "unstorable"]

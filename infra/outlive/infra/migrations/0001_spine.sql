@@ -86,6 +86,7 @@ create table inbox (
   message text,
   received_at timestamptz not null default outlive.clock(),
   decided_at timestamptz,
+  taken boolean not null default false,        -- a step's fact names this position
   primary key (tenant, command_id)
 );
 create unique index inbox_pos on inbox (tenant, task_id, pos) where pos is not null;
@@ -235,21 +236,22 @@ create type journal_operation as (i int, step_id text, operation_id text, name t
   codec smallint, arguments bytea, started_at timestamptz, deadline timestamptz, ended_at timestamptz);
 create type journal_attempt as (i int, step_id text, operation_id text, attempt int, worker uuid, started_at timestamptz,
   ended_at timestamptz, error_class text, reason text, wait_until timestamptz);
-create type journal_answer as (i int, pos bigint, code text, message text);
+create type journal_answer as (i int, pos bigint, code text, message text, taken boolean);
 create type journal_child as (i int, task_id text, step_id text, kind text, digest bytea, codec smallint, input bytea, priority smallint,
   labels jsonb);
 
 -- Read-only, stable views for people and dashboards: outlive.task, step, operation, attempt, waiting. Columns are only ever added.
+-- (Postgres lets a view of a single table be written; the empty second one forbids it and costs nothing.)
 create view outlive.task as
   select tenant, task_id, kind, status, cancelling, priority, labels, parent, steps, current_step, waiting_for, wait_until,
          note_done as done, note_total as total, owner, epoch, last_seq, published, created_at, updated_at, ended_at
-    from task;
+    from task, (select) as read_only;
 create view outlive.step as
-  select tenant, task_id, step_id, name, status, attempt, took, wait_until, seq, at from fact where type = 'step';
+  select tenant, task_id, step_id, name, status, attempt, took, wait_until, seq, at from fact, (select) as read_only where type = 'step';
 create view outlive.operation as
   select tenant, task_id, step_id, operation_id, tenant || '/' || task_id || ':' || step_id || ':' || operation_id as key, name, status,
          attempt as attempts, encode(digest, 'hex') as digest, epoch, worker, started_at, deadline, ended_at
-    from operation;
+    from operation, (select) as read_only;
 create view outlive.attempt as
   select tenant, task_id, step_id, operation_id, attempt, worker, started_at, ended_at, error_class, reason, wait_until from attempt
   union all
@@ -257,4 +259,4 @@ create view outlive.attempt as
     from operation o where status in ('started', 'succeeded');
 create view outlive.waiting as
   select tenant, task_id, kind, status, waiting_for, wait_until, convert_from(reasons, 'UTF8')::json as reasons, updated_at as since
-    from task where status = 'paused';
+    from task, (select) as read_only where status = 'paused';

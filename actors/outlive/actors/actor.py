@@ -1,0 +1,377 @@
+"""An actor: the running incarnation of one task. The main flow is `Actor.run`; read it first.
+
+    recover    history and ledger are loaded; what a dead worker left open is known
+    attend     commands are applied as they come; steps run, each made durable; waits may let the task go
+    conclude   the end, a pause, a cancel or a leave becomes durable, in one record
+
+Only what is recorded counts. Whatever happens to this process between two records, the next owner begins at the last.
+"""
+
+import asyncio
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import anyio
+import msgspec
+import structlog
+
+from outlive.actors import context
+from outlive.actors.flow import Branch, Flow, Stopped, World, branch
+from outlive.actors.step import failure_of
+from outlive.actors.task import Restart, Task
+from outlive.infra import happenings
+from outlive.infra.claims import Claimed, Mail
+from outlive.infra.clerk import cancel_message, read_command, read_reasons
+from outlive.infra.journal import Line, Refused
+from outlive.infra.records import AnswerRow, Fact, Record, Said, State
+from outlive.protocol import codec, lifecycle
+from outlive.protocol.answers import Code
+from outlive.protocol.commands import AnyCommand, ChildEnded, Internal
+from outlive.protocol.errors import StepFailed, TaskCancelled, TaskFailed
+from outlive.protocol.task import Failure, Reason, Status
+from outlive.protocol.tools import AnyKind
+
+Ending = Literal["ended", "left", "fenced", "crashed", "unstorable"]
+"""Why an actor is gone: the task is final; let go (waiting, paused, drained); another owns it; its code raised."""
+
+STORED_ERRORS: Final = (StepFailed, TaskFailed, TaskCancelled)
+"""Errors that are facts: the function would raise them again on every run, so it is not tried again."""
+
+_log = structlog.get_logger("outlive.actor")
+
+
+class StoredInput(msgspec.Struct):
+    """What the task's row holds of its submit."""
+
+    input: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_inputs: Final = msgspec.json.Decoder(StoredInput)
+
+
+@dataclass(slots=True)
+class Crash:
+    """An exception that left the function and is no stored fact: a bug, until it is seen twice."""
+
+    failure: Failure
+
+    @property
+    def signature(self) -> tuple[str, str, str | None]:
+        """Two crashes are the same when class, message and step are."""
+        return (self.failure.type, self.failure.message, self.failure.step_id)
+
+
+class Actor:
+    """One task in memory.
+
+    Args:
+        claimed: the task with its history.
+        kind: its code.
+        line: the only way to write it.
+        world: what all actors of the worker share.
+        crashes: what it died of before in this worker; a repeated one is final.
+    """
+
+    def __init__(
+        self, claimed: Claimed, kind: AnyKind, line: Line, world: World, crashes: Sequence[Crash] = ()
+    ) -> None:
+        """See the class."""
+        self.claimed = claimed
+        self.claim = claimed.claim
+        self.flow = Flow(claimed, kind, line, world)
+        self.crash: Crash | None = None
+        self._kind = kind
+        self._world = world
+        self._crashes = crashes
+        self._status = Status(claimed.status)
+        self._reasons = read_reasons(claimed.reasons)
+        self._cancelling = claimed.cancelling
+        self._cancelled_by: str | None = None
+        self._returned: Any = None
+        self._raised: BaseException | None = None
+        self._finished = asyncio.Event()
+
+    # --- the main flow
+
+    async def run(self) -> Ending:
+        """Recover, run step by step, conclude. Never raises for what the task's own code does."""
+        try:
+            while True:
+                self._recover()
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._perform)
+                    await self._attend()
+                    group.cancel_scope.cancel()
+                if (ending := await self._conclude()) is not None:
+                    return ending
+        except (Refused, Stopped):
+            return "unstorable" if self.claim.refused == "unstorable" else "fenced"
+
+    async def suspend(self, reason: Reason) -> Ending:
+        """Pause for a person without running a line of the task's code."""
+        self.flow.suspend(reason)
+        try:
+            return await self._paused()
+        except (Refused, Stopped):
+            return "fenced"
+
+    def _recover(self) -> None:
+        """Take in the mail that came before, and say that the task runs."""
+        if self._cancelling:
+            self.flow.halt("cancel")
+        if self._status is Status.QUEUED:
+            self._status = Status.RUNNING
+            started = happenings.status(self.claim, self._now(), Status.RUNNING, f"Started: {self._title()}.")
+            self.flow.write(
+                Record(facts=(started,), state=State(status="running", code_version=self._kind.code_version))
+            )
+        mail, self.claimed.mail = self.claimed.mail, []
+        for letter in mail:  # seen before, and still of use; or new
+            (self._keep if letter.pos <= self.claim.applied else self._apply)(letter)
+
+    async def _perform(self) -> None:
+        """Run the durable function from its first line; recorded steps answer from the record."""
+        branch.set(Branch("", asyncio.current_task()))
+        context.current.set(Task(self.flow))
+        structlog.contextvars.bind_contextvars(
+            tenant=self.claim.tenant, task=self.claim.task_id, worker=self._world.worker, epoch=self.claim.epoch
+        )
+        try:
+            arguments = self._kind.decode_input(bytes(_inputs.decode(self.claimed.input).input))
+            self._returned = await self._kind.fn(Task(self.flow), **arguments)
+        except BaseException as error:  # noqa: BLE001  # reason: judged in _conclude
+            self._raised = error
+            if isinstance(error, asyncio.CancelledError) and not self.flow.stop:
+                raise
+        finally:
+            self._finished.set()
+            self.flow.news.set()
+
+    async def _attend(self) -> None:
+        """Stay until the function has ended, must stop, or has waited so long that the task is let go."""
+        flow = self.flow
+        while not self._finished.is_set():
+            if flow.stop in {"fenced", "unstorable"}:
+                return
+            if flow.stop in {"pause", "cancel", "drain"} and await self._stopped():
+                return
+            if flow.stop == "leave":
+                if flow.idle_since is not None and await self._let_go():
+                    return
+                flow.stop = ""
+            flow.news.clear()
+            await self._news()
+
+    async def _stopped(self) -> bool:
+        """Let steps in flight end: a cancel or drain within the grace, a pause however long they take."""
+        flow, deadline = self.flow, asyncio.get_running_loop().time() + self._world.settings.grace
+        stop = flow.stop
+        while flow.in_flight and not self._finished.is_set() and flow.stop == stop:
+            flow.news.clear()
+            timeout = None if stop == "pause" else deadline - asyncio.get_running_loop().time()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await flow.news.wait()
+            if timeout is not None and asyncio.get_running_loop().time() >= deadline:
+                break
+        return flow.stop == stop
+
+    async def _news(self) -> None:
+        """Wait for something to look at; a task that waits for longer than `linger` is told to leave."""
+        flow = self.flow
+        if flow.idle_since is None or flow.stop:
+            await flow.news.wait()
+            return
+        left = flow.idle_since + self._world.settings.linger - asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(max(0.0, left)):
+                await flow.news.wait()
+        except TimeoutError:
+            flow.halt("leave")
+
+    # --- ends
+
+    async def _conclude(self) -> Ending | None:
+        """Make the end of this incarnation durable. None: the task begins a new run at once."""
+        flow = self.flow
+        if flow.stop in {"fenced", "unstorable"} or self.claim.refused is not None:
+            return "unstorable" if self.claim.refused == "unstorable" else "fenced"
+        if self.claim.left:
+            return "left"
+        if flow.stop == "cancel":
+            return await self._cancelled()
+        if self._raised is None and self._finished.is_set():
+            return await self._succeeded()
+        if isinstance(self._raised, Restart):
+            return self._begin_run(self._raised.body)
+        if isinstance(self._raised, Exception):
+            return await self._broken(self._raised)
+        if flow.stop == "pause":
+            return await self._paused()
+        await flow.commit(Record(state=State(leave="always", due_at=self._now())))
+        return "left"
+
+    async def _succeeded(self) -> Ending:
+        try:
+            body, _ = codec.pack(self._returned, self._kind.result_type)
+        except codec.NotStorable as error:
+            return await self._failed(failure_of(error), f"its result cannot be stored: {error}")
+        return await self._final(Status.SUCCEEDED, f"Succeeded after {self.claim.steps} steps.", body)
+
+    async def _broken(self, error: Exception) -> Ending:
+        """A stored failure fails the task; a bug restarts its actor once, and the same bug again fails the task."""
+        step_id = next(reversed(self.flow.waits), None)
+        failure = error.failure if isinstance(error, StepFailed | TaskFailed) else failure_of(error, step_id)
+        failure = msgspec.structs.replace(failure, traceback="".join(traceback.format_exception(error))[-8000:])
+        self.crash = Crash(failure)
+        known = any(crash.signature == self.crash.signature for crash in self._crashes)
+        if isinstance(error, STORED_ERRORS) or known or len(self._crashes) >= self._world.settings.restart_intensity:
+            return await self._failed(failure, f"{failure.type}: {failure.message}"[:500])
+        _log.warning("the task's code raised; its actor restarts once", error=failure.message, type=failure.type)
+        await self.flow.flushed()
+        return "crashed"
+
+    async def _failed(self, failure: Failure, message: str) -> Ending:
+        return await self._final(Status.FAILED, f"Failed: {message}", codec.encode(failure))
+
+    async def _cancelled(self) -> Ending:
+        effects = [(step_id, name, status) for step_id, (name, status) in self.flow.effects.items()]
+        return await self._final(Status.CANCELLED, cancel_message(self._cancelled_by, effects), None)
+
+    async def _final(self, status: Status, message: str, body: bytes | None) -> Ending:
+        now = self._now()
+        lifecycle.check_transition(self._status, status)
+        fact = happenings.status(self.claim, now, status, message, final=True, body=body)
+        state = State(
+            status=str(status), reasons=b"[]", waiting_for="", leave="always",
+            tell=self.claimed.parent is not None or status is Status.CANCELLED,
+        )  # fmt: skip
+        await self.flow.commit(
+            Record(facts=(fact,), state=state, point="final", attention=(status, message, [], now))
+        )
+        return "ended"
+
+    async def _paused(self) -> Ending:
+        """Write the reasons and let go; a resume or cancel that came in between is honoured by whoever is next."""
+        now, reasons = self._now(), [*self._reasons, *self.flow.reasons]
+        message = "; ".join(dict.fromkeys(reason.message or str(reason.reason) for reason in reasons))
+        facts: tuple[Fact, ...] = ()
+        if self._status is not Status.PAUSED:
+            facts = (happenings.status(self.claim, now, Status.PAUSED, f"Paused: {message}", reasons=reasons),)
+        state = State(status="paused", reasons=codec.encode(reasons), leave="always")
+        await self.flow.commit(
+            Record(facts=facts, state=state, attention=(Status.PAUSED, message, reasons, now))
+        )
+        return "left"
+
+    def _begin_run(self, body: bytes) -> None:
+        stored = codec.encode({"input": msgspec.Raw(body)})
+        run = self.flow.run + 1
+        fact = happenings.status(self.claim, self._now(), Status.RUNNING, f"Run {run} begins with a new input.")
+        self.flow.begin_run(fact)
+        self.flow.write(Record(facts=(fact,), state=State(run=run, run_from=fact.seq, input=stored)))
+        self.claimed.input = stored
+        self._raised, self._returned = None, None
+        self._finished.clear()
+
+    async def _let_go(self) -> bool:
+        """Leave memory while waiting. False when mail came first: then all goes on."""
+        flow = self.flow
+        with flow.leaving():
+            what = ", ".join(dict.fromkeys(wait.what for wait in flow.waits.values()))
+            due = flow.next_deadline
+            state = State(leave="drained", due_at=due, waiting_for=what or "nothing", wait_until=due)
+            return await flow.commit(Record(state=state)) and self.claim.left
+
+    # --- commands
+
+    def deliver(self, letters: Sequence[Mail]) -> None:
+        """Apply mail in its order; what was applied before is passed over."""
+        try:
+            for letter in letters:
+                if letter.pos > self.claim.applied:
+                    self._apply(letter)
+        except Stopped:
+            return  # fenced: the next owner reads it
+
+    def _apply(self, letter: Mail) -> None:
+        now = self._now()
+        command = read_command(letter)
+        decision = self._decide(command, now)
+        facts: tuple[Fact, ...] = ()
+        said: tuple[Said, ...] = ()
+        if not isinstance(command, ChildEnded):
+            facts = (
+                happenings.command(
+                    self.claim, now, letter.command_id, letter.verb, decision.code, decision.message, by=letter.by
+                ),
+            )
+            said = (Said(letter.command_id, decision.code, decision.message, now),)
+        reasons = codec.encode(list(decision.reasons)) if decision.reasons != self._reasons else None
+        state = State(cancelling=decision.cancelling or None, reasons=reasons, tell=decision.cancelling)
+        answer = AnswerRow(letter.pos, str(decision.code), decision.message)
+        self.flow.write(Record(facts=facts, answers=(answer,), state=state, applied=letter.pos, said=said))
+        if decision.ok:
+            self._reasons, self._cancelling = decision.reasons, decision.cancelling
+            self._obey(decision.stop, letter)
+            self._keep(letter)
+
+    def _decide(self, command: AnyCommand | Internal | str, now: datetime) -> lifecycle.Decision:
+        if isinstance(command, str):
+            return lifecycle.Decision(
+                code=Code.INVALID, message=command, status=self._status, reasons=self._reasons,
+                cancelling=self._cancelling,
+            )  # fmt: skip
+        facts = lifecycle.Facts(
+            task_id=self.claim.task_id, status=self._status, reasons=self._reasons, owned=True, started=True,
+            cancelling=self._cancelling,
+        )  # fmt: skip
+        return lifecycle.apply(facts, command, now=now)
+
+    def _obey(self, stop: lifecycle.Stop, letter: Mail) -> None:
+        if stop == "cancel":
+            self._cancelled_by = letter.by
+            self.flow.halt("cancel")
+        elif stop == "pause":
+            self.flow.halt("pause")
+        elif letter.verb == "resume":
+            self.flow.relent()
+
+    def _keep(self, letter: Mail) -> None:
+        """Put a signal or a child's end where the function looks for it."""
+        if letter.verb == "signal" and letter.name is not None:
+            self.flow.history.signals[letter.name].append(letter)
+            self.flow.signalled(letter.name)
+        elif letter.verb == "child" and letter.name is not None:
+            self.flow.history.child_ends[letter.name] = letter
+            self.flow.child_ended(letter.name)
+
+    # --- told by the worker
+
+    def drain(self) -> None:
+        """Begin nothing more and hand the task back."""
+        self.flow.halt("leave" if self.flow.idle_since is not None and not self.flow.in_flight else "drain")
+
+    def evict(self) -> None:
+        """Leave memory if it only waits."""
+        if self.flow.idle_since is not None:
+            self.flow.halt("leave")
+
+    def fence(self) -> None:
+        """Another worker owns the task."""
+        self.flow.halt("fenced")
+
+    def _title(self) -> str:
+        try:
+            arguments = self._kind.decode_input(bytes(_inputs.decode(self.claimed.input).input))
+        except codec.NotStorable:
+            arguments = {}
+        return self._kind.describe(arguments)
+
+    def _now(self) -> datetime:
+        return self._world.clock.now()
+

@@ -1,0 +1,331 @@
+"""What a durable function runs in: places for its calls, its history, its one way to write, and the flags that stop it.
+
+Rules that hold here:
+- A call takes its place when it is made, on the asyncio task that owns its branch, so the same code gives the same
+  step ids on every run.
+- All writes go through one line. A refusal stops the actor at once.
+- Once `stop` is set no new step begins, in ``finally`` blocks too; what is in flight may end.
+- While `leaving` is decided nothing begins and no wait ends: either the task is let go as it stands, or all goes on.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime
+from random import Random
+from typing import Final, Literal, NamedTuple
+
+from outlive.actors.history import History
+from outlive.actors.threads import Threads
+from outlive.infra import happenings
+from outlive.infra.claims import Claimed, StoredFact
+from outlive.infra.clock import Clock
+from outlive.infra.journal import Line, Refused
+from outlive.infra.liveness import Heartbeat
+from outlive.infra.records import Fact, Record, State
+from outlive.infra.settings import Settings
+from outlive.protocol import steps
+from outlive.protocol.task import Reason, ReasonCode
+from outlive.protocol.tools import AnyKind
+
+Stop = Literal["", "pause", "cancel", "drain", "fenced", "unstorable", "leave"]
+
+
+class Stopped(asyncio.CancelledError):
+    """A step was to begin in an actor that is cancelled, pausing, being drained or fenced. Nothing was run."""
+
+
+class Misplaced(RuntimeError):
+    """A step was called from an asyncio task that the durable function does not own, so it has no stable place."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the actors of one worker share."""
+
+    clock: Clock
+    threads: Threads
+    settings: Settings
+    heartbeat: Heartbeat
+    worker: str
+    random: Random = field(default_factory=Random)
+
+
+@dataclass(slots=True)
+class Branch:
+    """A line of calls within a durable function: the main one, or one coroutine of a `task.gather`."""
+
+    path: str
+    owner: "asyncio.Task[object] | None"
+    count: int = 0
+
+
+class Wait(NamedTuple):
+    """A step that waits: for what, and until when by itself."""
+
+    what: str
+    deadline: datetime | None
+
+
+branch: Final[ContextVar[Branch]] = ContextVar("outlive_branch")
+
+
+class Flow:
+    """The running state of one task's function. Only its own event loop touches it."""
+
+    def __init__(self, claimed: Claimed, kind: AnyKind, line: Line, world: World) -> None:
+        """Begin where the history ends."""
+        self.claimed = claimed
+        self.kind = kind
+        self.claim = claimed.claim
+        self.line = line
+        self.world = world
+        self.history = History(claimed)
+        self.run = claimed.run
+        self.reasons: tuple[Reason, ...] = ()
+        self.effects: dict[str, tuple[str, str]] = {
+            operation.step_id: (operation.name, operation.status) for operation in self.history.operations.values()
+        }
+        self.stop: Stop = ""
+        self.struck = False  # a step was refused because of `stop`: the function cannot go on in this incarnation
+        self.in_flight = 0
+        self.waits: dict[str, Wait] = {}
+        self.news = asyncio.Event()  # something changed that the actor should look at
+        self.idle_since: float | None = None
+        self._chosen: set[str] = set()
+        self._open = asyncio.Event()
+        self._open.set()
+        self._waiting_shown = claimed.waiting_for is not None
+        self._fresh = claimed.claim.last_seq > 0 and claimed.waiting_for is None  # left in the middle: say `resumed`
+        self._signal_waiters: dict[str, list[asyncio.Future[bool]]] = {}
+        self._child_waiters: dict[str, asyncio.Future[bool]] = {}
+
+    # --- places
+
+    def place(self, chosen: str | None = None) -> str:
+        """Take the next place of the current branch and return its step id."""
+        mine = branch.get(None)
+        if mine is None or asyncio.current_task() is not mine.owner:
+            raise Misplaced(
+                f"a step of task {self.claim.task_id!r} was called from an asyncio task of its own (create_task, "
+                "TaskGroup, or a coroutine given to asyncio.gather): its place would differ from run to run. "
+                "Write: await task.gather(coroutine, ...)"
+            )
+        mine.count += 1
+        if chosen is not None:
+            if chosen in self._chosen:
+                raise Misplaced(f"step_id {chosen!r} was given to two calls of task {self.claim.task_id!r}: one id, one step")
+            self._chosen.add(chosen)
+            return chosen if self.run == 1 else f"r{self.run}-{chosen}"
+        if self.run == 1:
+            return f"{mine.path}{mine.count}" if len(mine.path) < 50 else steps.place(mine.path[:-1], mine.count)
+        return steps.place(mine.path[:-1], mine.count, run=self.run)
+
+    # --- writing
+
+    def write(self, record: Record) -> None:
+        """Hand a record in without waiting. Raises `Stopped` when the task is no longer ours."""
+        if self._waiting_shown and not (record.state and record.state.waiting_for):
+            self._waiting_shown = False
+            record.state = record.state or State()
+            record.state.waiting_for = ""
+        elif record.state is not None and record.state.waiting_for:
+            self._waiting_shown = True
+        try:
+            self.line.hand_in(record)
+        except Refused as refused:
+            raise self._refused(refused) from None
+
+    async def commit(self, record: Record) -> bool:
+        """Hand a record in and wait until it is durable (see `Line.commit`)."""
+        self.write(record)
+        return await self.flushed()
+
+    async def flushed(self) -> bool:
+        """Wait until all that was handed in is durable."""
+        try:
+            return await self.line.flushed()
+        except Refused as refused:
+            raise self._refused(refused) from None
+
+    async def room(self) -> None:
+        """Wait while too much is handed in and not durable."""
+        try:
+            await self.line.room()
+        except Refused as refused:
+            raise self._refused(refused) from None
+
+    def _refused(self, refused: Refused) -> Stopped:
+        self.halt("fenced" if refused.refusal == "fenced" else "unstorable")
+        return Stopped(str(refused))
+
+    # --- stopping
+
+    def halt(self, stop: Stop) -> None:
+        """Begin no new step from here on. Fenced outranks all, cancel outranks the rest."""
+        rank = ("", "leave", "pause", "drain", "cancel", "unstorable", "fenced")
+        if rank.index(stop) > rank.index(self.stop):
+            self.stop = stop
+        self.news.set()
+
+    def relent(self) -> bool:
+        """Take a pause back. False when it has struck already."""
+        if self.stop == "pause" and not self.struck:
+            self.stop = ""
+            return True
+        return self.stop == ""
+
+    def check(self) -> None:
+        """Raise `Stopped` when no step may begin."""
+        if self.stop:
+            self.struck = True
+            self.news.set()
+            raise Stopped(f"task {self.claim.task_id} is stopping ({self.stop}): no further step begins")
+
+    def suspend(self, reason: Reason) -> Stopped:
+        """Pause for a person; returns what the step must raise."""
+        self.reasons = (*self.reasons, reason)
+        self.struck = True
+        self.halt("pause")
+        return Stopped(reason.message)
+
+    @property
+    def begins(self) -> bool:
+        """True while a step may begin at once."""
+        return not self.stop and self._open.is_set() and not self._fresh
+
+    @contextmanager
+    def leaving(self) -> Iterator[None]:
+        """Let nothing begin and no wait end while the task may be let go."""
+        self._open.clear()
+        try:
+            yield
+        finally:
+            self._open.set()
+
+    # --- steps
+
+    async def enter(self, step_id: str, name: str, *, read_only: bool = False) -> None:
+        """Wait for a leave to be decided, refuse when stopping, and say where a resumed task goes on."""
+        if not self._open.is_set():
+            await self._open.wait()
+        self.check()
+        if self._fresh:
+            self._fresh = False
+            self._say_resumed(step_id, name, read_only=read_only)
+        self.in_flight += 1
+        self.idle_since = None
+
+    def leave(self) -> None:
+        """A step that entered has ended."""
+        self.in_flight -= 1
+        self._settle()
+
+    def _settle(self) -> None:
+        if self.in_flight == 0:
+            self.idle_since = asyncio.get_running_loop().time() if self.waits else None
+            self.news.set()
+
+    def _say_resumed(self, step_id: str, name: str, *, read_only: bool) -> None:
+        history = self.history
+        repeated = [o.step_id for o in history.open_operations] + [s for s in history.begun if s not in self.effects]
+        if self.claimed.died is not None and read_only and step_id not in repeated:
+            repeated.append(step_id)
+        kept, again = history.kept, f", {len(repeated)} run again" if repeated else ""
+        self.write(
+            Record(
+                facts=(
+                    happenings.resumed(
+                        self.claim, self.world.clock.now(), self.world.worker,
+                        f"Resumed by worker {self.world.worker}: {kept} steps kept{again}, next: {name}.",
+                        kept=kept, repeated=repeated, next_step=name,
+                    ),
+                )
+            )
+        )  # fmt: skip
+
+    def expect(self, fact: StoredFact, step_id: str, name: str, digest: bytes, call: str) -> StoredFact:
+        """Return a stored fact if it is of this call, else pause: code and history differ."""
+        if fact.name == name and fact.digest == digest:
+            return fact
+        was = fact.name if fact.name != name else f"{fact.name} with other arguments"
+        message = (
+            f"Step {step_id} was {was} when this task ran before; the code now calls {call}. Nothing was run. "
+            f"Deploy the old code, or: outlive cancel {self.claim.task_id}"
+        )
+        raise self.suspend(
+            Reason(
+                reason=ReasonCode.VERSION_MISMATCH, since=self.world.clock.now(), do=f"outlive resume {self.claim.task_id}",
+                message=message, step_id=step_id,
+            )
+        )  # fmt: skip
+
+    # --- waiting
+
+    async def wait(self, step_id: str, what: str, deadline: datetime | None, event: "asyncio.Future[bool]") -> bool:
+        """Wait for an event or a time. Returns whether the event came. Only between `enter` and `leave`."""
+        loop = asyncio.get_running_loop()
+        timer = None
+        if deadline is not None:
+            left = (deadline - self.world.clock.now()).total_seconds()
+            timer = loop.call_later(max(0.0, left), _ring, event)
+        self.waits[step_id] = Wait(what, deadline)
+        self.in_flight -= 1
+        self._settle()
+        try:
+            came = await event
+            if not self._open.is_set():
+                await self._open.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+            del self.waits[step_id]
+            self.in_flight += 1
+            self.idle_since = None
+        self.check()
+        return came
+
+    def signal_waiter(self, name: str) -> "asyncio.Future[bool]":
+        """A future that ends when mail for this signal is there."""
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._signal_waiters.setdefault(name, []).append(waiter)
+        return waiter
+
+    def child_waiter(self, child: str) -> "asyncio.Future[bool]":
+        """A future that ends when the child's end is known."""
+        return self._child_waiters.setdefault(child, asyncio.get_running_loop().create_future())
+
+    def signalled(self, name: str) -> None:
+        """Mail for a signal was put into the history: wake the first that waits for it."""
+        waiters = self._signal_waiters.get(name, [])
+        while waiters:
+            waiter = waiters.pop(0)
+            if not waiter.done():
+                waiter.set_result(True)
+                return
+
+    def child_ended(self, child: str) -> None:
+        """The end of a child was put into the history."""
+        waiter = self._child_waiters.pop(child, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(True)
+
+    def begin_run(self, fact: Fact) -> None:
+        """Forget the history of the run that ended with `fact`; signals that nobody took stay."""
+        self.run += 1
+        self.claimed.run, self.claimed.run_from = self.run, fact.seq
+        self.history.done, self.history.waits, self.history.begun = {}, {}, {}
+        self._chosen.clear()
+        self.claim.steps = 0
+
+    @property
+    def next_deadline(self) -> datetime | None:
+        """The least time at which a wait ends by itself."""
+        return min((w.deadline for w in self.waits.values() if w.deadline is not None), default=None)
+
+
+def _ring(event: "asyncio.Future[bool]") -> None:
+    if not event.done():
+        event.set_result(False)

@@ -1,0 +1,60 @@
+"""What a task did before, as its durable function asks for it while it runs again.
+
+Filled once from the stored facts; then each look-up is one dictionary access, so resuming costs the same per step
+however long the history is.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from datetime import datetime
+
+from outlive.infra.claims import Claimed, Mail, StoredAttempt, StoredFact, StoredOperation
+
+DONE = frozenset({"completed", "failed"})
+
+
+class History:
+    """The current run's facts, ledger and untaken mail."""
+
+    __slots__ = ("_attempts", "begun", "child_ends", "done", "operations", "signals", "waits")
+
+    def __init__(self, claimed: Claimed) -> None:
+        """Sort what was loaded."""
+        self.done: dict[str, StoredFact] = {}
+        self.waits: dict[str, StoredFact] = {}  # began to wait, not known to have ended
+        self.begun: dict[str, StoredFact] = {}  # reported as started, not known to have ended
+        self.operations: dict[tuple[str, str], StoredOperation] = {
+            (operation.step_id, operation.operation_id): operation for operation in claimed.operations
+        }
+        self._attempts: dict[str, StoredAttempt] = {}
+        self.signals: defaultdict[str, deque[Mail]] = defaultdict(deque)
+        self.child_ends: dict[str, Mail] = {}
+        self._sort(claimed.facts)
+        for attempt in claimed.attempts:
+            self._attempts[attempt.step_id] = attempt  # in order: the last one stays
+
+    def _sort(self, facts: Iterable[StoredFact]) -> None:
+        for fact in facts:
+            if fact.status in DONE:
+                self.done[fact.step_id] = fact
+                self.waits.pop(fact.step_id, None)
+                self.begun.pop(fact.step_id, None)
+            elif fact.status == "waiting":
+                self.waits[fact.step_id] = fact
+            elif fact.status == "started":
+                self.begun[fact.step_id] = fact
+
+    @property
+    def kept(self) -> int:
+        """How many steps are done."""
+        return sum(fact.type == "step" for fact in self.done.values())
+
+    @property
+    def open_operations(self) -> list[StoredOperation]:
+        """Operations whose outcome is not known."""
+        return [o for o in self.operations.values() if o.status in {"started", "unknown"}]
+
+    def attempt(self, step_id: str) -> tuple[int, datetime | None]:
+        """The number of the last attempt that ended badly (0: none), and until when its step waits."""
+        last = self._attempts.get(step_id)
+        return (last.attempt, last.wait_until) if last is not None else (0, None)

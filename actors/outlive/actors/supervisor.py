@@ -1,0 +1,332 @@
+"""The supervisor of actors: claims tasks, takes over those of dead workers, starts actors and restarts them (one_for_one).
+
+What it starts from is always the table: a claim, a take-over, or (once a second) what the table says is ours and is
+not in memory. An actor that crashed begins again at its last checkpoint; a task that killed its workers is put in
+quarantine before it gets another one.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from random import Random
+from typing import Any, Final
+
+import anyio
+import anyio.abc
+import structlog
+
+from outlive.actors.actor import Actor, Crash, Ending
+from outlive.actors.flow import World
+from outlive.infra import database, sql
+from outlive.infra.claims import Claimed, Claims
+from outlive.infra.clock import Clock
+from outlive.infra.ingester import Ingester
+from outlive.infra.journal import Journal
+from outlive.infra.liveness import Coroner
+from outlive.infra.records import Claim, Key
+from outlive.infra.relay import Relay
+from outlive.protocol.task import Failure, Reason, ReasonCode
+from outlive.protocol.tools import AnyKind
+
+CLAIM_MAX: Final = 200
+_WAKE_SPREAD: Final = 0.005  # several workers hear of new work at once: each waits a random moment, so that all get some
+
+_log = structlog.get_logger("outlive.supervisor")
+
+
+class Supervisor:
+    """The actors of one worker."""
+
+    def __init__(
+        self, kinds: Mapping[str, AnyKind], claims: Claims, journal: Journal, relay: Relay, coroner: Coroner,
+        ingester: Ingester, pool: database.Pool, world: World,
+    ) -> None:  # fmt: skip
+        """Host tasks of these kinds."""
+        self._kinds, self._claims, self._journal, self._relay = kinds, claims, journal, relay
+        self._coroner, self._ingester, self._pool, self._world = coroner, ingester, pool, world
+        self._settings = world.settings
+        self._sql = sql.load("supervisor")
+        self._random = Random()
+        self.actors: dict[Key, Actor] = {}
+        self.draining = False
+        self.healthy = True
+        self._starting = 0
+        self._due = asyncio.Event()
+        self._due_soon: float | None = None  # loop time of the next timer that a task of ours was left with
+        self._mail: set[Key] = set()
+        self._mail_came = asyncio.Event()
+        self._probation = asyncio.Semaphore(1)
+        self._doubtful: set[tuple[Key, int]] = set()
+        self._group: anyio.abc.TaskGroup
+
+    # --- told from outside
+
+    def due(self) -> None:
+        """Work without an owner is due."""
+        self._due.set()
+
+    def mail(self, keys: Iterable[Key]) -> None:
+        """These tasks have mail; those of other workers are none of ours."""
+        self._mail.update(key for key in keys if key in self.actors)
+        if self._mail:
+            self._mail_came.set()
+
+    def left(self, claim: Claim, due_at: datetime | None, clock: Clock) -> None:
+        """A task was let go with a timer: look for due work then."""
+        if due_at is None or claim.kind not in self._kinds:
+            return
+        at = asyncio.get_running_loop().time() + max(0.0, (due_at - clock.now()).total_seconds())
+        if self._due_soon is None or at < self._due_soon:
+            self._due_soon = at
+            self._due.set()
+
+    @property
+    def busy(self) -> int:
+        """Actors that do not wait, and those about to start."""
+        return self._starting + sum(actor.flow.idle_since is None for actor in self.actors.values())
+
+    async def run(self, status: anyio.abc.TaskStatus[None]) -> None:
+        """Serve until cancelled."""
+        async with anyio.create_task_group() as group:
+            self._group = group
+            for loop in (self._claim, self._probe, self._compare, self._read_mail):
+                group.start_soon(loop)
+            status.started()
+
+    async def drain(self, grace: float) -> bool:
+        """Hand every task back; True when all is handed back within the grace (in seconds)."""
+        self.draining = True
+        for actor in list(self.actors.values()):
+            actor.drain()
+        with anyio.move_on_after(grace):
+            while self.actors or self._starting:
+                await asyncio.sleep(0.005)
+            return True
+        return False
+
+    # --- claiming
+
+    async def _claim(self) -> None:
+        while True:
+            found = 0
+            self._due.clear()
+            if not self.draining and self.healthy:
+                try:
+                    found = await self._claim_some()
+                except database.TRANSIENT as error:
+                    _log.warning("cannot claim: Postgres is out of reach", error=repr(error))
+            self._evict()
+            if found == 0:
+                await self._until_due()
+
+    async def _claim_some(self) -> int:
+        free = min(CLAIM_MAX, self._settings.slots - self.busy)
+        if free <= 0:
+            return 0
+        claimed = await self._claims.due(free)
+        if claimed:
+            self._start(claimed)
+        return len(claimed)
+
+    async def _until_due(self) -> None:
+        """Sleep until somebody says that work is due, the next timer, or the poll."""
+        pause = self._settings.poll
+        loop = asyncio.get_running_loop()
+        try:
+            if self.busy < self._settings.slots:
+                seconds = await self._claims.next_due()
+                pause = pause if seconds is None else min(pause, max(0.02, seconds))
+        except database.TRANSIENT:
+            pass
+        if self._due_soon is not None:
+            pause = min(pause, max(0.0, self._due_soon - loop.time()))
+            self._due_soon = None
+        try:
+            async with asyncio.timeout(pause):
+                await self._due.wait()
+        except TimeoutError:
+            return
+        await asyncio.sleep(self._random.uniform(0, _WAKE_SPREAD))
+
+    def _start(self, claimed: Sequence[Claimed]) -> None:
+        self._starting += len(claimed)
+        self._group.start_soon(self._begin, claimed)
+
+    async def _begin(self, claimed: Sequence[Claimed]) -> None:
+        """Load what was claimed and start its actors; what cannot be loaded now is found again by `_compare`."""
+        try:
+            await self._claims.load(claimed)
+            for task in claimed:
+                if task.backlog:
+                    self._relay.committed(task.claim, task.backlog)
+                self._group.start_soon(self._host, task, (), name=f"actor {task.claim.task_id}")
+        except database.TRANSIENT as error:
+            _log.warning("cannot load claimed tasks now", tasks=len(claimed), error=repr(error))
+        finally:
+            self._starting -= len(claimed)
+
+    def _evict(self) -> None:
+        """Keep at most `slots` waiting actors: those that wait longest leave memory."""
+        waiting = [actor for actor in self.actors.values() if actor.flow.idle_since is not None]
+        surplus = len(waiting) - self._settings.slots
+        if surplus > 0:
+            waiting.sort(key=lambda actor: actor.flow.idle_since or 0.0)
+            for actor in waiting[:surplus]:
+                actor.evict()
+
+    # --- hosting
+
+    async def _host(self, task: Claimed, crashes: Sequence[Crash]) -> None:
+        """Run one task's actor to the end of this incarnation, and restart it after a crash."""
+        key, line = task.claim.key, self._journal.open(task.claim)
+        actor = Actor(task, self._kinds[task.claim.kind], line, self._world, crashes)
+        if key in self.actors:
+            self.actors[key].fence()  # its epoch is over
+        self.actors[key] = actor
+        try:
+            ending = await self._run(actor, task)
+        except Exception as error:  # our own mistake: the task begins again at its checkpoint
+            _log.exception("actor failed", task=task.claim.task_id)
+            actor.crash = Crash(Failure(type=type(error).__name__, message=str(error)))
+            ending = "crashed"
+        finally:
+            if self.actors.get(key) is actor:
+                del self.actors[key]
+        await self._after(ending, actor, task, crashes)
+        if self.busy < self._settings.slots:
+            self._due.set()
+
+    async def _run(self, actor: Actor, task: Claimed) -> Ending:
+        if task.deaths >= self._settings.restart_intensity:
+            return await actor.suspend(await self._quarantine(task.claim))
+        if task.deaths == self._settings.restart_intensity - 1:
+            async with self._probation:  # alone among its like: the next death is its own
+                return await actor.run()
+        return await actor.run()
+
+    async def _quarantine(self, claim: Claim) -> Reason:
+        rows = await self._pool.fetch(self._sql["deaths"], claim.tenant, claim.task_id, claim.steps)
+        reasons = "; ".join(f"{row['at']:%Y-%m-%d %H:%M:%S} {row['reason']} at step {row['step_id']}" for row in rows)
+        return Reason(
+            reason=ReasonCode.QUARANTINED, since=self._world.clock.now(), do=f"outlive resume {claim.task_id}",
+            message=f"its workers died {len(rows)} times without completing a step: {reasons}",
+        )  # fmt: skip
+
+    async def _after(self, ending: Ending, actor: Actor, task: Claimed, crashes: Sequence[Crash]) -> None:
+        claim = task.claim
+        if ending in {"ended", "left"}:
+            self._relay.left(claim)
+            return
+        self._relay.forget(claim)
+        if ending == "fenced":
+            _log.warning("fenced", task=claim.task_id, tenant=claim.tenant, epoch=claim.epoch)
+            await self._audit(claim, "fenced", "stopped: another owner has a greater epoch")
+            return
+        crash = actor.crash or Crash(Failure(type="NotStorable", message="Postgres refused a record's content"))
+        await self._restart(claim.key, (*crashes, crash))
+
+    async def _restart(self, key: Key, crashes: Sequence[Crash]) -> None:
+        """Begin again at the last checkpoint, under a new epoch."""
+        try:
+            claimed = await self._claims.reclaim([key])
+            await self._claims.load(claimed)
+        except database.TRANSIENT:
+            return  # `_compare` finds it when Postgres is back
+        for task in claimed:
+            if task.backlog:
+                self._relay.committed(task.claim, task.backlog)
+            self._group.start_soon(self._host, task, crashes)
+
+    async def _audit(self, claim: Claim, what: str, detail: str) -> None:
+        try:
+            await self._pool.execute(
+                self._sql["audit"], claim.tenant, claim.task_id, f"worker {self._world.worker}", what,
+                f"epoch {claim.epoch}: {detail}",
+            )  # fmt: skip
+        except database.TRANSIENT:
+            _log.warning("could not write to the audit trail", task=claim.task_id, what=what)
+
+    # --- mail
+
+    async def _read_mail(self) -> None:
+        while True:
+            await self._mail_came.wait()
+            self._mail_came.clear()
+            keys, self._mail = self._mail, set()
+            actors = [self.actors[key] for key in keys if key in self.actors]
+            try:
+                letters = await self._claims.mail([actor.claim for actor in actors])
+            except database.TRANSIENT:
+                await asyncio.sleep(0.1)
+                self.mail(keys)
+                continue
+            for actor, mail in zip(actors, letters, strict=True):
+                actor.deliver(mail)
+
+    # --- the dead, and what the table says
+
+    async def _probe(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.probe)
+            try:
+                if dead := await self._coroner.dead():
+                    await self._bury(dead)
+            except database.TRANSIENT:
+                await asyncio.sleep(self._settings.probe)
+
+    async def _bury(self, dead: Mapping[uuid.UUID, str]) -> None:
+        self._ingester.seize(dead)
+        taken = 0
+        while not self.draining and self.busy < 2 * self._settings.slots:
+            claimed = await self._claims.take_over(dead, CLAIM_MAX)
+            if not claimed:
+                break
+            taken += len(claimed)
+            self._start(claimed)
+        await self._claims.release(list(dead))
+        await self._coroner.bury(list(dead))
+        if taken:
+            _log.warning("took over", tasks=taken, dead={str(k): v for k, v in dead.items()})
+
+    async def _compare(self) -> None:
+        """Once a period: start what the table gives us and is not in memory, stop what it does not, find forgotten mail."""
+        while True:
+            await asyncio.sleep(self._settings.poll)
+            try:
+                owned = await self._claims.owned()
+                missing = await self._doubt(owned)
+                if missing and not self.draining:
+                    claimed = await self._claims.reclaim(missing)
+                    self._start(claimed)
+            except database.TRANSIENT:
+                continue
+            self.mail(
+                key for key, (epoch, head) in owned.items()
+                if key in self.actors and self.actors[key].claim.epoch == epoch and head > self.actors[key].claim.applied
+            )  # fmt: skip
+
+    async def _doubt(self, owned: Mapping[Key, tuple[int, int]]) -> list[Key]:
+        """Compare table and memory; a difference counts when it was seen twice (a claim may be on its way)."""
+        now: set[tuple[Key, int]] = set()
+        for key, (epoch, _) in owned.items():
+            actor = self.actors.get(key)
+            if actor is None or actor.claim.epoch < epoch:
+                now.add((key, epoch))
+        gone = {
+            (key, -actor.claim.epoch) for key, actor in self.actors.items()
+            if key not in owned or owned[key][0] > actor.claim.epoch
+        }  # fmt: skip
+        sure = self._doubtful & (now | gone)
+        self._doubtful = (now | gone) - sure
+        for key, epoch in sure & gone:
+            if key in self.actors and self.actors[key].claim.epoch == -epoch:
+                self.actors[key].fence()
+        return [key for key, _ in sure & now]
+
+
+def report(supervisor: "Supervisor | None") -> dict[str, Any]:
+    """What a heartbeat says of the actors."""
+    if supervisor is None:
+        return {}
+    return {"actors": len(supervisor.actors), "busy": supervisor.busy}

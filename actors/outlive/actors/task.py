@@ -1,0 +1,190 @@
+"""`Task`: what a durable function may do. Every method takes its place when it is *called*, not when it is awaited."""
+
+import asyncio
+import hashlib
+import random as randoms
+import uuid as uuids
+from collections.abc import Awaitable, Coroutine, Generator
+from datetime import datetime
+from typing import Any, NoReturn, ParamSpec, TypeVar, overload
+
+import anyio
+
+from outlive.actors.flow import Branch, Flow, branch
+from outlive.actors.step import ToolStep
+from outlive.actors.waiting import Child, SignalWait, Sleep
+from outlive.infra import happenings
+from outlive.infra.records import Record, State
+from outlive.protocol import codec, keys
+from outlive.protocol.tools import Kind, Signal, Tool
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T1 = TypeVar("T1")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
+
+
+class Restart(BaseException):
+    """Leaves the function: the task begins a new run. Control flow of our own, so ``except Exception`` lets it pass."""
+
+    def __init__(self, body: bytes) -> None:
+        """Carry the new input."""
+        super().__init__("the task begins a new run")
+        self.body = body
+
+
+class Ready(Awaitable[None]):
+    """An awaitable that only waits for room in the journal."""
+
+    def __init__(self, flow: Flow) -> None:
+        """Belong to a flow."""
+        self._flow = flow
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Let the journal catch up where too much is handed in."""
+        return self._flow.room().__await__()
+
+
+class Task:
+    """The running task, handed to its durable function as the first argument.
+
+    On resume the function runs again from its first line; what is recorded is answered from the record, so the same
+    calls must come in the same order. Anything that could differ (time, randomness, the world) goes through here.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        """Made by the actor."""
+        self._flow = flow
+
+    @property
+    def task_id(self) -> str:
+        """Its id."""
+        return self._flow.claim.task_id
+
+    @property
+    def tenant(self) -> str:
+        """Its tenant."""
+        return self._flow.claim.tenant
+
+    @property
+    def kind(self) -> str:
+        """The name of its kind."""
+        return self._flow.claim.kind
+
+    @property
+    def run(self) -> int:
+        """1, or how many times `restart` began it anew plus 1."""
+        return self._flow.run
+
+    def call(self, tool: Tool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+        """Call a tool as a step; awaited, gives its result.
+
+        Raises:
+            StepFailed: for good, the same one on every run.
+            TypeError: the arguments do not fit the tool.
+            outlive.protocol.codec.NotStorable: an argument cannot be stored; names its path.
+        """
+        return ToolStep[R](self._flow, self._flow.place(tool.step_id), tool, tool.bind(args, kwargs))
+
+    def progress(self, message: str, *, done: int | None = None, total: int | None = None) -> Awaitable[None]:
+        """Tell people how far the task is: a fact, numbered like all others, made once."""
+        flow, step_id = self._flow, self._flow.place()
+        if step_id not in flow.history.done and not flow.stop:
+            fact = happenings.note(flow.claim, flow.world.clock.now(), step_id, message, done=done, total=total)
+            state = State(note_done=done, note_total=total) if done is not None or total is not None else None
+            flow.write(Record(facts=(fact,), state=state))
+        return Ready(flow)
+
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Wait so many seconds from the first time this line is reached, by the database's clock, across crashes."""
+        if not 0 <= seconds < 10 * 365 * 86400:
+            raise ValueError(f"sleep({seconds}): give seconds from 0 to ten years")
+        return Sleep(self._flow, self._flow.place(), seconds)
+
+    def wait_for(self, signal: Signal[R], timeout: float | None = None) -> Awaitable[R]:
+        """Wait for a signal; signals sent before count, each is taken once, in order per name.
+
+        Raises:
+            TimeoutError: it did not come within `timeout` seconds; the same on every run.
+        """
+        return SignalWait[R](self._flow, self._flow.place(), signal, timeout)
+
+    def spawn(self, kind: Kind[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+        """Start a child task now; awaited, gives its result. Its id is the same after every crash.
+
+        Raises:
+            TaskFailed, TaskCancelled: the child did not succeed.
+        """
+        child = Child[R](self._flow, self._flow.place(), kind, kind.bind(args, kwargs))
+        child.begin()
+        return child
+
+    @overload
+    async def gather(self, one: Coroutine[Any, Any, T1], two: Coroutine[Any, Any, T2], /) -> tuple[T1, T2]: ...
+    @overload
+    async def gather(
+        self, one: Coroutine[Any, Any, T1], two: Coroutine[Any, Any, T2], three: Coroutine[Any, Any, T3], /
+    ) -> tuple[T1, T2, T3]: ...
+    @overload
+    async def gather(self, *coroutines: Coroutine[Any, Any, R]) -> tuple[R, ...]: ...
+    async def gather(self, *coroutines: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:
+        """Run coroutines side by side, each a branch with places of its own; returns their results in order.
+
+        All of them end before it returns. If some raise, the error of the first in the order given is raised: the
+        same one on every run, whichever was faster.
+        """
+        path = self._flow.place()
+        results: list[Any] = [None] * len(coroutines)
+        errors: list[BaseException | None] = [None] * len(coroutines)
+
+        async def run(number: int, coroutine: Coroutine[Any, Any, Any]) -> None:
+            branch.set(Branch(f"{path}-{number + 1}-", asyncio.current_task()))
+            try:
+                results[number] = await coroutine
+            except Exception as error:  # noqa: BLE001  # reason: raised below, in the order given
+                errors[number] = error
+
+        async with anyio.create_task_group() as group:
+            for number, coroutine in enumerate(coroutines):
+                group.start_soon(run, number, coroutine)
+        for error in errors:
+            if error is not None:
+                raise error
+        return tuple(results)
+
+    def now(self) -> datetime:
+        """Return the database's time when this line was first reached (aware, UTC): the same on every run."""
+        flow, step_id = self._flow, self._flow.place()
+        digest = codec.digest(b"now")
+        stored = flow.history.done.get(step_id)
+        if stored is not None:
+            flow.expect(stored, step_id, "now", digest, "now()")
+            moment: datetime = codec.decode(stored.body or b"", datetime)
+            return moment
+        flow.check()
+        at = flow.world.clock.now()
+        fact = happenings.step(
+            flow.claim, at, step_id, "now", "completed", "Noted the time", digest=digest, body=codec.encode(at)
+        )
+        flow.write(Record(facts=(fact,), steps=1))
+        return at
+
+    def uuid(self) -> uuids.UUID:
+        """Return a UUID that belongs to this place: random to others, the same on every run."""
+        return uuids.UUID(keys.operation_uuid(self._place_key()))
+
+    def random(self) -> float:
+        """Return a number from 0 up to 1 that belongs to this place: the same on every run."""
+        return randoms.Random(hashlib.sha256(self._place_key().encode()).digest()).random()
+
+    def _place_key(self) -> str:
+        # The creation of the id is random enough: a task id names one task for ever.
+        return keys.operation_key(self.tenant, self.task_id, self._flow.place(), "0")
+
+    def restart(self, **input: Any) -> NoReturn:  # noqa: A002  # reason: the field's name on the wire
+        """End this run and begin a new one of the same task with another input and an empty history (for loops).
+
+        Signals that were not taken stay. What this run did stays in the ledger; its steps are not looked at again.
+        """
+        raise Restart(self._flow.kind.encode_input(self._flow.kind.bind((), input)))

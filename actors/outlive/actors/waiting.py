@@ -1,0 +1,228 @@
+"""Steps that wait: for a time, for a signal, for a child task.
+
+While they wait nothing is needed in memory: the wait is a fact, its deadline a column, its event an inbox row. So the
+task can be let go and go on elsewhere, later, as if nothing had happened.
+"""
+
+import asyncio
+from collections.abc import Generator
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from outlive.actors.flow import Flow
+from outlive.infra import happenings
+from outlive.infra.claims import Mail, StoredFact
+from outlive.infra.records import AnswerRow, ChildRow, Fact, Record, State
+from outlive.protocol import codec, ids
+from outlive.protocol.commands import ChildEnded
+from outlive.protocol.errors import TaskCancelled, TaskFailed
+from outlive.protocol.task import Failure, Status
+from outlive.protocol.tools import AnyKind, Signal
+
+R = TypeVar("R")
+
+
+class Waiting(Generic[R]):
+    """A step that has taken its place and will wait when awaited."""
+
+    name: str
+
+    def __init__(self, flow: Flow, step_id: str, digest: bytes) -> None:
+        """Hold the place."""
+        self.flow = flow
+        self.step_id = step_id
+        self.digest = digest
+
+    def __await__(self) -> Generator[Any, None, R]:
+        """Wait, or return what is stored."""
+        done = self.flow.history.done.get(self.step_id)
+        if done is not None:
+            self._expect(done)
+            return self.stored(done)
+        return (yield from self._perform().__await__())
+
+    def stored(self, fact: StoredFact) -> R:
+        """Give the stored end of the wait."""
+        raise NotImplementedError
+
+    async def perform(self, earlier: StoredFact | None) -> R:
+        """Wait from the beginning, or go on waiting after `earlier`."""
+        raise NotImplementedError
+
+    async def _perform(self) -> R:
+        earlier = self.flow.history.waits.get(self.step_id)
+        if earlier is not None:
+            self._expect(earlier)
+        await self.flow.enter(self.step_id, self.name)
+        try:
+            return await self.perform(earlier)
+        finally:
+            self.flow.leave()
+
+    def _expect(self, fact: StoredFact) -> None:
+        self.flow.expect(fact, self.step_id, self.name, self.digest, self.name)
+
+    def _fact(self, status: Any, message: str, **more: Any) -> Fact:
+        return happenings.step(
+            self.flow.claim, self.flow.world.clock.now(), self.step_id, self.name, status, message,
+            digest=self.digest, **more,
+        )  # fmt: skip
+
+    def _begin(self, message: str, state: State, **more: Any) -> None:
+        self.flow.write(
+            Record(
+                facts=(self._fact("waiting", message, wait_until=state.wait_until),), state=state,
+                current_step=self.step_id, **more,
+            )
+        )  # fmt: skip
+
+    def _end(self, status: str, message: str, body: bytes | None, mail: Mail | None = None) -> None:
+        taken = (AnswerRow(mail.pos, taken=True),) if mail is not None else ()
+        self.flow.write(
+            Record(
+                facts=(self._fact(status, message, body=body, inbox_pos=mail.pos if mail else None),), answers=taken,
+                steps=1, current_step=self.step_id, point="outcome",
+            )
+        )  # fmt: skip
+
+
+class Sleep(Waiting[None]):
+    """`task.sleep`: the deadline is set once, by the database's clock."""
+
+    name = "sleep"
+
+    def __init__(self, flow: Flow, step_id: str, seconds: float) -> None:
+        """Sleep for so many seconds."""
+        super().__init__(flow, step_id, codec.digest(b"sleep", repr(float(seconds)).encode()))
+        self._seconds = seconds
+
+    def stored(self, fact: StoredFact) -> None:
+        """Slept already."""
+
+    async def perform(self, earlier: StoredFact | None) -> None:
+        """Sleep until the deadline that the first run set."""
+        until = earlier.wait_until if earlier is not None else None
+        if until is None:
+            until = self.flow.world.clock.now() + timedelta(seconds=self._seconds)
+            self._begin(f"Sleeps until {until:%Y-%m-%d %H:%M:%S} UTC", State(waiting_for="sleep", wait_until=until))
+        event: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        await self.flow.wait(self.step_id, "sleep", until, event)
+        self._end("completed", "Slept", None)
+
+
+class SignalWait(Waiting[R]):
+    """`task.wait_for`: takes each signal once, in the order of the inbox."""
+
+    def __init__(self, flow: Flow, step_id: str, signal: Signal[R], timeout: float | None) -> None:
+        """Wait for a declared signal, at most so many seconds."""
+        self.name = f"wait_for {signal.name}"
+        super().__init__(flow, step_id, codec.digest(b"wait_for", signal.name.encode()))
+        self._signal = signal
+        self._timeout = timeout
+
+    def stored(self, fact: StoredFact) -> R:
+        """Give the value that was taken, or time out as before."""
+        if fact.status == "failed":
+            raise TimeoutError(codec.decode(fact.body or b"{}", Failure).message)
+        return self._signal.decode(fact.body or b"null")
+
+    async def perform(self, earlier: StoredFact | None) -> R:
+        """Take the first signal, now or when it comes."""
+        until = earlier.wait_until if earlier is not None else None
+        if earlier is None and not self.flow.history.signals[self._signal.name]:
+            if self._timeout is not None:
+                until = self.flow.world.clock.now() + timedelta(seconds=self._timeout)
+            what = f"signal {self._signal.name}"
+            self._begin(f"Waits for {what}", State(waiting_for=what, wait_until=until))
+        while True:
+            if (mail := self._next()) is not None:
+                return self._take(mail)
+            event = self.flow.signal_waiter(self._signal.name)
+            if not await self.flow.wait(self.step_id, f"signal {self._signal.name}", until, event) and not self._any():
+                return self._timed_out()
+
+    def _any(self) -> bool:
+        return bool(self.flow.history.signals[self._signal.name])
+
+    def _next(self) -> Mail | None:
+        queue = self.flow.history.signals[self._signal.name]
+        return queue.popleft() if queue else None
+
+    def _take(self, mail: Mail) -> R:
+        body = bytes(msgspec.json.decode(mail.body, type=_SignalBody).value)
+        try:
+            value = self._signal.decode(body)
+        except codec.NotStorable as error:
+            # A value of another type is no answer to this wait: told, taken, and waited on.
+            raise TypeError(f"signal {self._signal.name} brought a value of another type: {error}") from error
+        self._end("completed", f"Signal {self._signal.name} came", body, mail)
+        return value
+
+    def _timed_out(self) -> R:
+        failure = Failure(
+            type="TimeoutError", message=f"signal {self._signal.name} did not come within {self._timeout:g} s",
+            error_class="timeout", step_id=self.step_id,
+        )  # fmt: skip
+        self._end("failed", failure.message, codec.encode(failure))
+        raise TimeoutError(failure.message)
+
+
+class _SignalBody(msgspec.Struct):
+    value: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Child(Waiting[R]):
+    """`task.spawn`: the child's row is made in the transaction of the fact that says so; awaited, it gives its result."""
+
+    def __init__(self, flow: Flow, step_id: str, kind: AnyKind, bound: dict[str, Any]) -> None:
+        """Take the place, and begin at once where that is possible."""
+        self.name = f"spawn {kind.name}"
+        self._kind = kind
+        self._encoded = kind.encode_input(bound)
+        super().__init__(flow, step_id, codec.digest(b"spawn", kind.digest(self._encoded)))
+        self.task_id = kind.task_id or ids.child_id(flow.claim.tenant, flow.claim.task_id, step_id)
+        self._begun = step_id in flow.history.waits or step_id in flow.history.done
+
+    def stored(self, fact: StoredFact) -> R:
+        """Give the child's end."""
+        return self._result(codec.decode(fact.body or b"{}", ChildEnded))
+
+    def begin(self) -> None:
+        """Make the child now, unless it is made or the flow is about to stop (then when awaited)."""
+        if not self._begun and self.flow.begins:
+            self._make()
+
+    async def perform(self, earlier: StoredFact | None) -> R:
+        """Make the child unless it is made, and wait for its end."""
+        if earlier is None and not self._begun:
+            self._make()
+        history = self.flow.history
+        while self.task_id not in history.child_ends:
+            await self.flow.wait(
+                self.step_id, f"child {self.task_id}", None, self.flow.child_waiter(self.task_id)
+            )
+        mail = history.child_ends.pop(self.task_id)
+        ended = msgspec.json.decode(mail.body, type=ChildEnded)
+        self._end("completed", f"Child {self.task_id} {ended.status}", mail.body, mail)
+        return self._result(ended)
+
+    def _make(self) -> None:
+        self._begun = True
+        kind = self._kind
+        body = codec.encode({"input": msgspec.Raw(self._encoded)})
+        identity = codec.submit_digest(kind.name, codec.plain(self._encoded), None)
+        child = ChildRow(
+            self.task_id, self.step_id, kind.name, identity, codec.CODEC_JSON, body, kind.priority,
+            codec.encode(dict(kind.labels)).decode(),
+        )  # fmt: skip
+        self._begin(f"Started child {self.task_id} ({kind.name})", State(waiting_for=f"child {self.task_id}"), children=(child,))
+
+    def _result(self, ended: ChildEnded) -> R:
+        if ended.status == Status.SUCCEEDED:
+            result: R = codec.unpack(bytes(ended.result) if ended.result else b"null", self._kind.result_type)
+            return result
+        if ended.status == Status.CANCELLED:
+            raise TaskCancelled(self.task_id)
+        raise TaskFailed(self.task_id, ended.failure or Failure(type="Unknown", message="no reason is stored"))

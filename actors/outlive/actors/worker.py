@@ -1,0 +1,355 @@
+"""The worker: a process that hosts actors, as a tree of supervised services.
+
+In start order, each relying on those before it (rest_for_one): heartbeat, bus, journal, relay, clerk, ingester, api,
+supervisor of actors, health. Stopping drains: nothing new is claimed, steps in flight end within the grace, the rest is handed back
+at once. A worker never installs signal handlers: the command line does, an embedding program decides itself.
+"""
+
+import asyncio
+import contextlib
+import faulthandler
+import json
+import uuid
+from collections.abc import Sequence
+from functools import partial
+from importlib import metadata
+from types import TracebackType
+from typing import Any, Final, Self
+
+import anyio
+import anyio.abc
+import msgspec
+import structlog
+
+from outlive.actors.app import App
+from outlive.actors.flow import World
+from outlive.actors.supervision import ChildSpec, rest_for_one
+from outlive.actors.supervisor import Supervisor
+from outlive.actors.threads import Threads
+from outlive.infra import database, embedded, migrate, sql, streams
+from outlive.infra.admission import Wake
+from outlive.infra.announcer import Announcer
+from outlive.infra.api import ApiService
+from outlive.infra.bus import Bus, BusError
+from outlive.infra.claims import Claims
+from outlive.infra.clerk import Clerk
+from outlive.infra.clock import Clock
+from outlive.infra.database import Pool
+from outlive.infra.ingester import Ingester
+from outlive.infra.journal import Journal
+from outlive.infra.liveness import Coroner, Fenced, Heartbeat
+from outlive.infra.records import Claim, Key, Record
+from outlive.infra.relay import Relay
+from outlive.infra.settings import Settings
+from outlive.protocol import ids
+from outlive.protocol.restart import Intensity
+from outlive.protocol.subjects import Subjects
+
+FLUSH: Final = 2.0
+"""Seconds at the end for what is durable to be published."""
+
+PATIENCE: Final = 12
+"""Leases for which a worker may be unhealthy before it gives up."""
+
+WorkerFenced = Fenced
+
+_log = structlog.get_logger("outlive.worker")
+_wake_due: Final = msgspec.json.Decoder(dict[str, bool])
+_wake_keys: Final = msgspec.json.Decoder(list[tuple[str, str]])
+
+
+class WorkerUnhealthy(RuntimeError):
+    """The worker could not do its work for too long and has let go of it.
+
+    Causes: Postgres or NATS out of reach for two minutes, or a service that stands still although they answer; the
+    message lists what was overdue.
+    """
+
+
+class Worker:
+    """Runs the tasks of an app.
+
+    Args:
+        app: what it can run.
+        settings: where the servers are, and limits; without URLs the live pair of the state folder is used.
+        watchdog: end the process when its event loop stands still for a lease (for processes that are a worker alone).
+
+    Use ``async with Worker(app, settings) as worker: await worker.run()``, or `run` alone. Entering connects; a
+    failure to reach the servers is raised there.
+
+    Raises:
+        WorkerFenced: it was declared dead while it lived.
+        WorkerUnhealthy: see there.
+    """
+
+    def __init__(self, app: App, settings: Settings | None = None, *, watchdog: bool = False) -> None:
+        """See the class."""
+        self.app = app
+        self.settings = embedded.locate(settings or Settings.load())
+        self.incarnation = uuid.UUID(ids.new_id())
+        self.clock = Clock()
+        self.subjects = Subjects(self.settings.prefix)
+        self.supervisor: Supervisor | None = None
+        self.draining = False
+        self._watchdog = watchdog
+        self._kinds = dict(app.kinds)
+        self._stopping = anyio.Event()
+        self._ready = anyio.Event()
+        self._stack = contextlib.AsyncExitStack()
+        self._entered = False
+        self._problems: list[str] = []
+
+    def stop(self) -> None:
+        """Drain and end `run`. May be called from a signal handler; twice is once."""
+        self._stopping.set()
+
+    async def __aenter__(self) -> Self:
+        """Connect, migrate, register the kinds, and start all services."""
+        dsn, url = str(self.settings.postgres_dsn), str(self.settings.nats_url)
+        await migrate.migrate(dsn)
+        self._pool = await self._stack.enter_async_context(
+            Pool(dsn, application_name=f"outlive:{self.incarnation}", size=self.settings.pool_size)
+        )
+        await self._register()
+        self._bus = await self._stack.enter_async_context(Bus(url, name="outlive worker", token=self.settings.nats_token))
+        self._announcer = Announcer(self._bus, self.subjects)
+        self._threads = Threads(self.settings.threads)
+        self._group = await self._stack.enter_async_context(anyio.create_task_group())
+        self._group.start_soon(self._tree)
+        with anyio.fail_after(30):
+            await self._ready.wait()
+        self._entered = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Drain unless something failed, then stop the services in reverse order."""
+        self._entered = False
+        if error is None:
+            await self._drain()
+        self._group.cancel_scope.cancel()
+        return await self._stack.__aexit__(kind, error, trace)
+
+    async def run(self) -> None:
+        """Serve until `stop`."""
+        if not self._entered:
+            async with self:
+                await self._stopping.wait()
+            return
+        await self._stopping.wait()
+
+    # --- the tree
+
+    async def _tree(self) -> None:
+        children = [
+            ChildSpec("heartbeat", self._run_heartbeat, fatal=(Fenced,)),
+            ChildSpec("bus", self._run_bus),
+            ChildSpec("relay", self._run_relay),
+            ChildSpec("journal", self._run_journal),
+            ChildSpec("clerk", self._run_clerk),
+            ChildSpec("ingester", self._run_ingester),
+            ChildSpec("api", self._run_api),
+            ChildSpec("actors", self._run_actors),
+            ChildSpec("health", self._run_health, fatal=(WorkerUnhealthy,)),
+        ]
+        await rest_for_one(children, Intensity(restarts=5, period=60), started=self._ready.set)
+
+    async def _run_heartbeat(self, status: anyio.abc.TaskStatus[None]) -> None:
+        self.heartbeat = Heartbeat(
+            str(self.settings.postgres_dsn), self.incarnation, self.clock, lease=self.settings.lease,
+            period=self.settings.heartbeat, version=metadata.version("outlive"), kinds=sorted(self._kinds),
+            slots=self.settings.slots, report=self._report,
+        )  # fmt: skip
+        async with anyio.create_task_group() as group:
+            if self._watchdog:
+                group.start_soon(self._feed_watchdog)
+            await self.heartbeat.run(task_status=status)
+
+    async def _run_bus(self, status: anyio.abc.TaskStatus[None]) -> None:
+        await streams.ensure(self._bus, self.subjects, self.settings)
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._announcer.run)
+            for subject, hear in ((str(self.incarnation), self._hear_mail), ("all", self._hear_due)):
+                subscription = await self._bus.subscribe(self.subjects.wake(subject), hear)
+                group.start_soon(_until_cancelled, subscription)
+            status.started()
+            await self._bus.run()
+
+    async def _run_relay(self, status: anyio.abc.TaskStatus[None]) -> None:
+        self.relay = Relay(
+            self._bus, self._pool, self.subjects, ensure=partial(streams.ensure, self._bus, self.subjects, self.settings)
+        )
+        status.started()
+        await self.relay.run()
+
+    async def _run_journal(self, status: anyio.abc.TaskStatus[None]) -> None:
+        self.journal = Journal(
+            str(self.settings.postgres_dsn), self.incarnation, committed=self._committed,
+            live=lambda: len(self.supervisor.actors) if self.supervisor else 0,
+            connections=self.settings.journal_connections,
+        )  # fmt: skip
+        await self.journal.run(status)
+
+    async def _run_clerk(self, status: anyio.abc.TaskStatus[None]) -> None:
+        self.clerk = Clerk(
+            str(self.settings.postgres_dsn), self.incarnation, self.clock, self._announcer, committed=self._committed,
+            left=self.relay.left, told=self._told, poll=self.settings.poll,
+        )  # fmt: skip
+        status.started()
+        await self.clerk.run()
+
+    async def _run_ingester(self, status: anyio.abc.TaskStatus[None]) -> None:
+        self.ingester = Ingester(
+            str(self.settings.postgres_dsn), self._bus, self.subjects, self.incarnation, self.settings, self._wake
+        )
+        status.started()
+        await self.ingester.run()
+
+    async def _run_api(self, status: anyio.abc.TaskStatus[None]) -> None:
+        service = ApiService(self._pool, self._bus, self.subjects)
+        status.started()
+        await service.run()
+
+    async def _run_actors(self, status: anyio.abc.TaskStatus[None]) -> None:
+        world = World(self.clock, self._threads, self.settings, self.heartbeat, str(self.incarnation))
+        claims = Claims(self._pool, self.incarnation, sorted(self._kinds))
+        coroner = Coroner(self._pool, self.incarnation, lease=self.settings.lease)
+        self.supervisor = Supervisor(
+            self._kinds, claims, self.journal, self.relay, coroner, self.ingester, self._pool, world
+        )
+        try:
+            await self.supervisor.run(status)
+        finally:
+            self.supervisor = None
+
+    async def _run_health(self, status: anyio.abc.TaskStatus[None]) -> None:
+        status.started()
+        bad_since: float | None = None
+        while True:
+            await asyncio.sleep(self.settings.heartbeat)
+            self._problems = await self._diagnose()
+            if self.supervisor is not None:
+                self.supervisor.healthy = not self._problems
+            now = asyncio.get_running_loop().time()
+            bad_since = None if not self._problems else bad_since or now
+            if bad_since is not None and now - bad_since > PATIENCE * self.settings.lease:
+                raise WorkerUnhealthy(f"unhealthy for {now - bad_since:.0f} s: {'; '.join(self._problems)}")
+
+    async def _diagnose(self) -> list[str]:
+        """Name what is overdue by more than three periods."""
+        limit = 3 * self.settings.heartbeat
+        lag = {
+            "heartbeat": self.clock.boottime() - self.heartbeat.last_beat_at,
+            "journal": self.journal.lag,
+            "relay": self.relay.oldest,
+            "event loop": self.heartbeat.loop_lag,
+        }
+        problems = [f"{name} is {seconds:.1f} s behind" for name, seconds in lag.items() if seconds > limit]
+        if not self._bus.connected:
+            problems.append("NATS is out of reach")
+        return problems
+
+    # --- what services tell each other
+
+    def _committed(self, claim: Claim, records: Sequence[Record]) -> None:
+        """A batch is durable: publish its events, send its answers, note its timers."""
+        events = [(fact[0], fact[2]) for record in records for fact in record.facts]
+        if events:
+            self.relay.committed(claim, events)
+        for record in records:
+            for said in record.said:
+                self._announcer.answer(claim.tenant, claim.task_id, *said)
+            if record.attention is not None:
+                status, message, reasons, at = record.attention
+                self._announcer.attention(claim, status, message, at, reasons)
+            if record.children and self.supervisor is not None:
+                self.supervisor.due()
+            state = record.state
+            if state is not None and state.tell:
+                self.clerk.wake()
+            if state is not None and state.leave and self.supervisor is not None:
+                self.supervisor.left(claim, state.due_at, self.clock)
+
+    def _wake(self, wake: Wake) -> None:
+        """The ingester of this worker took something in."""
+        if wake.mail:
+            self.clerk.wake()
+        if self.supervisor is not None:
+            if wake.due:
+                self.supervisor.due()
+            self.supervisor.mail(wake.owners.get(self.incarnation, ()))
+
+    def _told(self, rows: Sequence[tuple[str, str, uuid.UUID | None]]) -> None:
+        """The clerk carried news between relatives."""
+        owners: dict[uuid.UUID, list[Key]] = {}
+        for tenant, task_id, owner in rows:
+            if owner is not None:
+                owners.setdefault(owner, []).append((tenant, task_id))
+        self._wake(Wake(owners=owners, due=True, mail=True))
+        for owner, keys in owners.items():
+            if owner != self.incarnation:
+                self._group.start_soon(self._publish, self.subjects.wake(str(owner)), msgspec.json.encode(keys))
+
+    async def _publish(self, subject: str, payload: bytes) -> None:
+        with contextlib.suppress(BusError):
+            await self._bus.publish(subject, payload)
+
+    async def _hear_mail(self, message: Any) -> None:
+        if self.supervisor is not None:
+            self.supervisor.mail(_wake_keys.decode(message.data))
+
+    async def _hear_due(self, message: Any) -> None:
+        wake = _wake_due.decode(message.data)
+        if wake.get("mail"):
+            self.clerk.wake()
+        if wake.get("due") and self.supervisor is not None:
+            self.supervisor.due()
+
+    def _report(self) -> tuple[int, bool, dict[str, Any]]:
+        """What a heartbeat says (called in its thread; reads plain numbers only)."""
+        supervisor = self.supervisor
+        busy = 0 if supervisor is None else len(supervisor.actors)
+        health = {
+            "problems": self._problems, "actors": busy, "loop_lag": round(self.heartbeat.loop_lag, 3),
+            "abandoned_threads": self._threads.abandoned,
+        }  # fmt: skip
+        return busy, self.draining, health
+
+    # --- the end
+
+    async def _drain(self) -> None:
+        self.draining = True
+        if self.supervisor is None:
+            return
+        supervisor = self.supervisor
+        handed_back = await supervisor.drain(self.settings.grace + 1)
+        with anyio.move_on_after(FLUSH):
+            await self.journal.idle()
+            await self.relay.drain(FLUSH)
+        _log.info("drained", handed_back=handed_back, left=len(supervisor.actors))
+
+    async def _feed_watchdog(self) -> None:
+        """Outside the loop a timer of the C library waits: if the loop does not re-arm it for a lease, it ends the process."""
+        try:
+            while True:
+                faulthandler.dump_traceback_later(self.settings.lease, exit=True)
+                await asyncio.sleep(self.settings.lease / 10)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    async def _register(self) -> None:
+        kinds = list(self._kinds.values())
+        await self._pool.execute(
+            sql.load("supervisor")["register_kinds"], [kind.name for kind in kinds],
+            [kind.code_version for kind in kinds], [json.dumps(kind.input_schema) for kind in kinds],
+            [kind.title for kind in kinds],
+        )  # fmt: skip
+
+
+async def _until_cancelled(subscription: Any) -> None:
+    try:
+        await asyncio.sleep(float("inf"))
+    finally:
+        with anyio.CancelScope(shield=True), contextlib.suppress(BusError):
+            await subscription.unsubscribe()

@@ -1,0 +1,217 @@
+"""Claiming tasks, taking over those of dead workers, and loading what they need to go on.
+
+A task is loaded with a handful of range scans, many tasks at once; a new task needs none.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from outlive.infra import failpoints, sql
+from outlive.infra.records import Claim, Key
+
+
+class StoredFact(NamedTuple):
+    """A step or note of the current run, as the replay needs it."""
+
+    seq: int
+    type: str
+    step_id: str
+    name: str
+    status: str
+    digest: bytes | None
+    attempt: int
+    wait_until: datetime | None
+    body: bytes | None
+
+
+class StoredOperation(NamedTuple):
+    """An operation of the ledger."""
+
+    step_id: str
+    operation_id: str
+    name: str
+    status: str
+    digest: bytes
+    attempt: int
+    epoch: int
+    started_at: datetime
+    worker: uuid.UUID
+    arguments: bytes
+
+
+class StoredAttempt(NamedTuple):
+    """An attempt that ended badly."""
+
+    step_id: str
+    operation_id: str
+    attempt: int
+    error_class: str | None
+    reason: str | None
+    wait_until: datetime | None
+
+
+class Mail(NamedTuple):
+    """An inbox row: a command, a child's end."""
+
+    pos: int
+    verb: str
+    name: str | None
+    command_id: str
+    by: str | None
+    at: datetime
+    body: bytes
+
+
+@dataclass(slots=True)
+class Claimed:
+    """A task that is ours now, with its stored history of the current run."""
+
+    claim: Claim
+    status: str
+    cancelling: bool
+    input: bytes
+    run: int
+    run_from: int
+    waiting_for: str | None
+    reasons: bytes | None
+    current_step: str | None
+    code_version: str | None
+    parent: str | None
+    deaths: int  # since the last completed step, this one included
+    died: uuid.UUID | None  # whom it was taken over from
+    facts: list[StoredFact] = field(default_factory=list)
+    operations: list[StoredOperation] = field(default_factory=list)
+    attempts: list[StoredAttempt] = field(default_factory=list)
+    mail: list[Mail] = field(default_factory=list)
+    backlog: list[tuple[int, bytes]] = field(default_factory=list)  # events above `published`
+
+    @property
+    def new(self) -> bool:
+        """True when nothing of it was ever recorded."""
+        return self.claim.last_seq == 0 and self.claim.inbox_head == 0
+
+
+class Claims:
+    """The claims of one worker."""
+
+    def __init__(self, pool: Any, incarnation: uuid.UUID, kinds: Sequence[str]) -> None:
+        """Claim tasks of these kinds for this incarnation."""
+        self._pool = pool
+        self._incarnation = incarnation
+        self._kinds = list(kinds)
+        self._sql = sql.load("claims")
+
+    async def due(self, most: int) -> list[Claimed]:
+        """Claim up to `most` tasks that are due, not more than this worker's share, without their history."""
+        if failpoints.armed:
+            await failpoints.hit("claim.before")
+        peers = await self._pool.fetchval(self._sql["peers"], self._kinds)
+        rows = await self._pool.fetch(self._sql["claim"], self._incarnation, most, self._kinds, peers)
+        if failpoints.armed and rows:
+            await failpoints.hit("claim.after")
+        return [claimed_row(row) for row in rows]
+
+    async def take_over(self, dead: Mapping[uuid.UUID, str], most: int) -> list[Claimed]:
+        """Take up to `most` tasks of dead workers; each goes to one winner."""
+        rows = await self._pool.fetch(
+            self._sql["take_over"], self._incarnation, most, list(dead), self._kinds, list(dead.values())
+        )
+        return [claimed_row(row) for row in rows]
+
+    async def release(self, dead: Sequence[uuid.UUID]) -> None:
+        """Set free what dead workers own and no living worker could run."""
+        await self._pool.execute(self._sql["release"], list(dead))
+
+    async def owned(self) -> dict[Key, tuple[int, int]]:
+        """What the table says is ours: epoch and inbox head by key."""
+        rows = await self._pool.fetch(self._sql["owned"], self._incarnation)
+        return {(row["tenant"], row["task_id"]): (row["epoch"], row["inbox_head"]) for row in rows}
+
+    async def reclaim(self, keys: Sequence[Key]) -> list[Claimed]:
+        """Take up tasks that are ours by the table and have no actor (a claim whose answer was lost, a dead actor)."""
+        rows = await self._pool.fetch(
+            self._sql["reclaim"], self._incarnation, [k[0] for k in keys], [k[1] for k in keys]
+        )
+        return [claimed_row(row) for row in rows]
+
+    async def next_due(self) -> float | None:
+        """Seconds until the next task is due (negative: overdue); None when none is."""
+        seconds: float | None = await self._pool.fetchval(self._sql["next_due"], self._kinds)
+        return seconds
+
+    async def load(self, claimed: Sequence[Claimed]) -> None:
+        """Fill in the history of all that is not new, in one query."""
+        old = [c for c in claimed if not c.new]
+        if not old:
+            return
+        claims = [c.claim for c in old]
+        rows = await self._pool.fetch(
+            self._sql["load"], [c.tenant for c in claims], [c.task_id for c in claims], [c.run_from for c in old],
+            [c.applied for c in claims], [c.published for c in claims],
+        )  # fmt: skip
+        for row in rows:
+            _FILL[row["what"]](old[row["i"] - 1], row)
+
+    async def mail(self, claims: Sequence[Claim]) -> list[list[Mail]]:
+        """Read the inbox rows that these owners have not seen, in order."""
+        found: list[list[Mail]] = [[] for _ in claims]
+        rows = await self._pool.fetch(
+            self._sql["mail"], [c.tenant for c in claims], [c.task_id for c in claims], [c.applied for c in claims]
+        )
+        for row in rows:
+            found[row["i"] - 1].append(
+                Mail(row["num"], row["name"], row["step_id"], row["label"], row["status"], row["at"], row["body"])
+            )
+        return found
+
+
+def claimed_row(row: Any) -> Claimed:
+    """Read a row that a claiming statement returned."""
+    claim = Claim(
+        row["tenant"], row["task_id"], row["kind"], row["epoch"], row["version"], row["last_seq"], row["published"],
+        row["published_at"], row["inbox_head"], row["applied"], row["steps"],
+    )  # fmt: skip
+    return Claimed(
+        claim, row["status"], row["cancelling"], row["input"], row["run"], row["run_from"], row["waiting_for"],
+        row["reasons"], row["current_step"], row["code_version"], row["parent"], row["deaths"], row["died"],
+    )  # fmt: skip
+
+
+def _fact(to: Claimed, row: Any) -> None:
+    to.facts.append(
+        StoredFact(
+            row["num"], row["name"], row["step_id"], row["label"], row["status"], row["digest"], row["attempt"] or 1,
+            row["at"], row["body"],
+        )
+    )  # fmt: skip
+
+
+def _operation(to: Claimed, row: Any) -> None:
+    to.operations.append(
+        StoredOperation(
+            row["step_id"], row["name"], row["label"], row["status"], row["digest"], row["attempt"], row["num"],
+            row["at"], row["worker"], row["body"],
+        )
+    )  # fmt: skip
+
+
+def _attempt(to: Claimed, row: Any) -> None:
+    to.attempts.append(
+        StoredAttempt(row["step_id"], row["name"], row["num"], row["label"], row["status"], row["at"])
+    )
+
+
+def _mail(to: Claimed, row: Any) -> None:
+    to.mail.append(
+        Mail(row["num"], row["name"], row["step_id"], row["label"], row["status"], row["at"], row["body"])
+    )
+
+
+def _event(to: Claimed, row: Any) -> None:
+    to.backlog.append((row["num"], row["body"]))
+
+
+_FILL = {"f": _fact, "o": _operation, "a": _attempt, "m": _mail, "e": _event}

@@ -1,0 +1,328 @@
+"""The clerk: applies commands to tasks that have no actor, and carries news between parents and children.
+
+It needs no user code and no worker that has the kind: cancel, pause and resume work on any task, of any version. One
+transaction takes the task, decides its mail with the pure `protocol.lifecycle.apply`, writes through the journal's own
+statement, and lets go.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from outlive.infra import database, happenings, sql
+from outlive.infra.announcer import Announcer
+from outlive.infra.claims import Claimed, Claims, Mail, claimed_row
+from outlive.infra.clock import Clock
+from outlive.infra.journal import Batch, Line, Link
+from outlive.infra.records import AnswerRow, Claim, Fact, Record, State
+from outlive.protocol import codec, lifecycle
+from outlive.protocol.answers import Code
+from outlive.protocol.commands import AnyCommand, Internal
+from outlive.protocol.lifecycle import Decision, Facts
+from outlive.protocol.task import FINAL, Reason, ReasonCode, Status
+
+BATCH: Final = 200
+CANCELLED_BY_PARENT: Final = "the parent was cancelled"
+
+_log = structlog.get_logger("outlive.clerk")
+_reasons = msgspec.json.Decoder(list[Reason])
+_commands: Final = msgspec.json.Decoder(AnyCommand | Internal)
+
+
+def read_command(mail: Mail) -> AnyCommand | Internal | str:
+    """Decode an inbox row's body by its type; a string says what is wrong with it."""
+    try:
+        return _commands.decode(mail.body)
+    except msgspec.ValidationError as error:
+        return f"{mail.verb} is not understood: {error}"
+
+
+def read_reasons(body: bytes | None) -> tuple[Reason, ...]:
+    """Decode the reasons column."""
+    return tuple(_reasons.decode(body)) if body else ()
+
+
+def cancel_message(by: str | None, effects: Sequence[tuple[str, str, str]]) -> str:
+    """Say honestly what a cancelled task did.
+
+    Args:
+        by: who cancelled it.
+        effects: (step id, tool, status) of each operation, in the order begun.
+    """
+    happened = [f"{name} (step {step})" for step, name, status in effects if status == "succeeded"]
+    unknown = [f"{name} (step {step})" for step, name, status in effects if status in {"started", "unknown"}]
+    said = [f"Cancelled by {by}." if by else "Cancelled.", "Nothing further was started."]
+    said.append(f"Happened: {_some(happened)}." if happened else "No effect is recorded as having happened.")
+    if unknown:
+        said.append(f"Unknown whether it happened: {_some(unknown)}.")
+    return " ".join(said)
+
+
+def _some(names: Sequence[str], most: int = 20) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+class Clerk:
+    """One worker's clerk; those of several workers share the mail by skipping locked rows.
+
+    Args:
+        dsn: of the store.
+        incarnation: of this worker: owns a task for the length of a transaction.
+        committed: as for the journal.
+        left: told of each task let go, after `committed`.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        incarnation: uuid.UUID,
+        clock: Clock,
+        announcer: Announcer,
+        *,
+        committed: Callable[[Claim, list[Record]], None],
+        left: Callable[[Claim], None],
+        told: Callable[[Sequence[tuple[str, str, uuid.UUID | None]]], None],
+        poll: float = 1.0,
+    ) -> None:
+        """See the class."""
+        self._dsn, self._incarnation, self._clock, self._announcer = dsn, incarnation, clock, announcer
+        self._committed, self._left, self._told, self._poll = committed, left, told, poll
+        self._sql = sql.load("clerk")
+        self._journal_sql = sql.load("journal")
+        self._work = asyncio.Event()
+        self.last_round_at = 0.0
+
+    def wake(self) -> None:
+        """There is mail, or news to carry."""
+        self._work.set()
+
+    async def run(self) -> None:
+        """Serve until cancelled; through outages of Postgres."""
+        while True:
+            try:
+                link = await Link.open(self._dsn, self._incarnation, self._journal_sql)
+                try:
+                    await self._serve(link)
+                finally:
+                    link.connection.terminate()
+            except database.TRANSIENT as error:
+                _log.warning("clerk waits for Postgres", error=repr(error))
+                await asyncio.sleep(0.2)
+
+    async def _serve(self, link: Link) -> None:
+        while True:
+            self._work.clear()
+            while await self.apply(link) or await self.tell(link):
+                pass
+            await link.connection.execute(self._sql["stale_mail"])
+            self.last_round_at = asyncio.get_running_loop().time()
+            try:
+                async with asyncio.timeout(self._poll):
+                    await self._work.wait()
+            except TimeoutError:
+                self._work.set()  # a poll: look once more before the next wait
+
+    async def apply(self, link: Link) -> int:
+        """Apply the mail of up to `BATCH` tasks in one transaction. Returns how many tasks had some."""
+        async with link.connection.transaction():
+            rows = await link.connection.fetch(self._sql["take"], self._incarnation, BATCH)
+            if not rows:
+                return 0
+            cases = [Case(claimed_row(row), row["due_at"], row["ended_at"]) for row in rows]
+            mail = await Claims(link.connection, self._incarnation, []).mail([case.claim for case in cases])
+            await self._effects(link, cases)
+            now = self._clock.now()
+            audit: list[tuple[Any, ...]] = []
+            for case, letters in zip(cases, mail, strict=True):
+                for letter in letters:
+                    audit.append(case.decide(letter, now))
+            batches = [case.batch() for case in cases]
+            if refused := await link.batch(batches):
+                raise RuntimeError(f"the clerk's own rows were refused: {refused}")
+            await self._forgive(link, cases)
+            await link.connection.execute(self._sql["audit"], *[list(column) for column in zip(*audit, strict=True)])
+        for case, batch in zip(cases, batches, strict=True):
+            self._say(case, batch.records, now)
+        return len(cases)
+
+    async def _forgive(self, link: Link, cases: Sequence["Case"]) -> None:
+        """A person let tasks out of quarantine: their deaths count no longer."""
+        freed = [case.claim.key for case in cases if case.freed]
+        if freed:
+            await link.connection.execute(self._sql["forgive"], [k[0] for k in freed], [k[1] for k in freed])
+
+    async def _effects(self, link: Link, cases: Sequence["Case"]) -> None:
+        by_key = {case.claim.key: case for case in cases}
+        rows = await link.connection.fetch(self._sql["effects"], [k[0] for k in by_key], [k[1] for k in by_key])
+        for row in rows:
+            by_key[row["tenant"], row["task_id"]].effects.append((row["step_id"], row["name"], row["status"]))
+
+    def _say(self, case: "Case", records: list[Record], now: datetime) -> None:
+        claim = case.claim
+        if case.caught_up:
+            self._committed(claim, records)
+            self._left(claim)
+        for command_id, code, message in case.answers:
+            self._announcer.answer(claim.tenant, claim.task_id, command_id, code, message, now)
+        if case.notable:
+            self._announcer.attention(claim, case.status, case.said, now, list(case.reasons))
+
+    async def tell(self, link: Link) -> int:
+        """Carry news between relatives: an end to its parent, a cancel to living children. Returns how many tasks had some."""
+        async with link.connection.transaction():
+            rows = await link.connection.fetch(self._sql["tell_lock"], BATCH)
+            telling = [row for row in rows if row["telling"]]
+            if not telling:
+                return 0
+            results = await self._results(link, telling)
+            news = [item for row in telling for item in _news(row, rows, results)]
+            owners = await link.connection.fetch(self._sql["tell"], *_columns(news, 7))
+            await link.connection.execute(
+                self._sql["told"], [row["tenant"] for row in telling], [row["task_id"] for row in telling]
+            )
+        self._told([(row["tenant"], row["task_id"], row["owner"]) for row in owners])
+        return len(telling)
+
+    async def _results(self, link: Link, rows: Sequence[Any]) -> dict[tuple[str, str], bytes]:
+        ended = [row for row in rows if row["status"] in FINAL and row["parent"] is not None]
+        found = await link.connection.fetch(
+            self._sql["results"], [r["tenant"] for r in ended], [r["task_id"] for r in ended],
+            [r["last_seq"] for r in ended],
+        )  # fmt: skip
+        return {(row["tenant"], row["task_id"]): row["body"] for row in found}
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
+
+
+def _news(row: Any, family: Sequence[Any], results: dict[tuple[str, str], bytes]) -> list[tuple[Any, ...]]:
+    """Rows for relatives' inboxes: (tenant, task id, command id, verb, name, body, digest)."""
+    tenant, task_id = row["tenant"], row["task_id"]
+    news: list[tuple[Any, ...]] = []
+    if row["parent"] is not None and row["status"] in FINAL:
+        body = _child_ended(row, results.get((tenant, task_id)))
+        command_id = f"_child-{task_id}-{row['last_seq']}"
+        news.append((tenant, row["parent"], command_id, "child", task_id, body, codec.digest(body)))
+    if row["cancelling"] or row["status"] == Status.CANCELLED:
+        body = codec.encode({"type": "cancel", "by": task_id, "reason": CANCELLED_BY_PARENT})
+        news += [
+            (tenant, child["task_id"], f"_cancel-{child['task_id']}", "cancel", None, body, codec.digest(body))
+            for child in family
+            if child["tenant"] == tenant and child["parent"] == task_id and child["status"] not in FINAL
+        ]
+    return news
+
+
+def _child_ended(row: Any, result: bytes | None) -> bytes:
+    ended = {"type": "child", "child": row["task_id"], "status": row["status"]}
+    if result:
+        ended["result" if row["status"] == Status.SUCCEEDED else "failure"] = msgspec.Raw(result)
+    return codec.encode(ended)
+
+
+class Case:
+    """One task on the clerk's desk: its state, moved by each letter."""
+
+    def __init__(self, task: Claimed, due_at: datetime | None, ended_at: datetime | None) -> None:
+        """Begin with what the table says."""
+        self.claim = task.claim
+        self.status = Status(task.status)
+        self.reasons = read_reasons(task.reasons)
+        self.cancelling = task.cancelling
+        self.effects: list[tuple[str, str, str]] = []
+        self.answers: list[tuple[str, Code, str]] = []
+        self.caught_up = task.claim.published == task.claim.last_seq  # else the sweep publishes, in order
+        self.said = ""
+        self._before = (self.status, self.reasons)
+        self._started = task.claim.last_seq > 0
+        self._ended_at = ended_at
+        self._due_at = due_at
+        self._facts: list[Fact] = []
+        self._rows: list[AnswerRow] = []
+        self._applied = task.claim.applied
+
+    def decide(self, letter: Mail, now: datetime) -> tuple[Any, ...]:
+        """Apply one letter. Returns its audit row."""
+        self._applied = letter.pos
+        command = read_command(letter)
+        before = self.status
+        decision = self._apply(command, now)
+        self._rows.append(AnswerRow(letter.pos, str(decision.code), decision.message))
+        self.answers.append((letter.command_id, decision.code, decision.message))
+        if before not in FINAL and letter.verb != "child":
+            self._facts.append(
+                happenings.command(
+                    self.claim, now, letter.command_id, letter.verb, decision.code, decision.message, by=letter.by
+                )
+            )
+        self._move(decision, letter, now)
+        return (
+            self.claim.tenant, self.claim.task_id, letter.by or "unknown", letter.verb, str(before), str(self.status),
+            f"{decision.code}: {decision.message}",
+        )  # fmt: skip
+
+    def _apply(self, command: AnyCommand | Internal | str, now: datetime) -> Decision:
+        if isinstance(command, str):
+            return Decision(
+                code=Code.INVALID, message=command, status=self.status, reasons=self.reasons,
+                cancelling=self.cancelling,
+            )  # fmt: skip
+        facts = Facts(
+            task_id=self.claim.task_id, status=self.status, reasons=self.reasons, started=self._started,
+            cancelling=self.cancelling, ended_at=self._ended_at,
+        )  # fmt: skip
+        return lifecycle.apply(facts, command, now=now)
+
+    def _move(self, decision: Decision, letter: Mail, now: datetime) -> None:
+        if decision.wake:
+            self._due_at = now
+        if decision.status is not self.status or decision.reasons != self.reasons:
+            lifecycle.check_transition(self.status, decision.status)
+            final = decision.status in FINAL
+            self.said = cancel_message(letter.by, self.effects) if final else decision.message
+            self._facts.append(
+                happenings.status(
+                    self.claim, now, decision.status, self.said, reasons=decision.reasons, final=final
+                )
+            )
+        self.status, self.reasons, self.cancelling = decision.status, decision.reasons, decision.cancelling
+
+    @property
+    def freed(self) -> bool:
+        """True when it was in quarantine and is not any more."""
+        return _quarantined(self._before[1]) and not _quarantined(self.reasons)
+
+    @property
+    def notable(self) -> bool:
+        """True when a person should hear of it."""
+        return self.status != self._before[0] and (self.status in FINAL or self.status is Status.PAUSED)
+
+    def batch(self) -> Batch:
+        """All of it as one record that lets the task go."""
+        waits = self.status in {Status.QUEUED, Status.RUNNING}
+        state = State(
+            status=str(self.status) if self.status != self._before[0] else None,
+            reasons=codec.encode(list(self.reasons)) if self.reasons != self._before[1] else None,
+            cancelling=self.cancelling or None,
+            leave="always",
+            due_at=self._due_at if waits else None,
+            tell=self.status is Status.CANCELLED and self._before[0] is not Status.CANCELLED,
+        )
+        line = Line(self.claim, _unqueued)
+        line.hand_in(Record(facts=self._facts, answers=self._rows, state=state, applied=self._applied))
+        return line.take()
+
+
+def _quarantined(reasons: Sequence[Reason]) -> bool:
+    return any(reason.reason is ReasonCode.QUARANTINED for reason in reasons)
+
+
+def _unqueued(_line: Line) -> None:
+    """The clerk writes its lines itself."""

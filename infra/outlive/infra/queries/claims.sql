@@ -1,0 +1,107 @@
+-- Who may run a task. A claim or take-over sets owner and epoch (and clears what asked for it), nothing else: the rest is the actor's first
+-- record. Never a left join to worker in a locking query: the recheck after the lock reuses the joined row and claims too much.
+
+-- name: claim
+-- Tasks without an owner that are due. $1 me, $2 at most, $3 my kinds, $4 workers that share the due work
+with n as materialized (
+  select count(*) as due
+    from (select 1 from task where due_at <= (select outlive.clock()) and kind = any($3) limit 400) d),
+c as materialized (
+  select tenant, task_id
+    from task
+   where due_at <= (select outlive.clock()) and owner is null and kind = any($3) and status in ('queued', 'running')
+   order by priority desc, due_at
+   limit (select least($2::bigint, case when due >= 400 then $2::bigint else greatest(1, (due + $4 - 1) / $4) end) from n)
+     for no key update skip locked)
+update task t
+   set owner = $1, epoch = t.epoch + 1, due_at = null, mail_at = null, sweep_at = null
+  from c
+ where t.tenant = c.tenant and t.task_id = c.task_id and t.owner is null
+returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.codec, t.input, t.epoch, t.version, t.last_seq, t.published, t.published_at,
+  t.inbox_head, t.applied, t.steps, t.run, t.run_from, t.waiting_for, t.reasons, t.current_step, t.code_version, t.parent, 0::bigint as deaths,
+  null::uuid as died;
+
+-- name: take_over
+-- Tasks of dead workers, each to one winner; a death is noted where a step may have been in progress. $1 me, $2 at most, $3 the dead, $4 my kinds,
+-- $5 their reasons
+with c as materialized (
+  select tenant, task_id, owner, epoch, steps, current_step, waiting_for
+    from task
+   where owner = any($3::uuid[]) and kind = any($4)
+   order by priority desc, tenant, task_id
+   limit $2
+     for no key update skip locked),
+d as (
+  insert into death (tenant, task_id, epoch, worker, steps, step_id, reason)
+  select c.tenant, c.task_id, c.epoch, c.owner, c.steps, c.current_step, r.reason
+    from c join unnest($3::uuid[], $5::text[]) as r(owner, reason) on r.owner = c.owner
+   where c.waiting_for is null
+  on conflict do nothing)
+update task t
+   set owner = $1, epoch = t.epoch + 1, due_at = null, mail_at = null, sweep_at = null
+  from c
+ where t.tenant = c.tenant and t.task_id = c.task_id and t.owner = c.owner
+returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.codec, t.input, t.epoch, t.version, t.last_seq, t.published, t.published_at,
+  t.inbox_head, t.applied, t.steps, t.run, t.run_from, t.waiting_for, t.reasons, t.current_step, t.code_version, t.parent,
+  (select count(*) from death x where x.tenant = t.tenant and x.task_id = t.task_id and x.steps = t.steps)
+    + (case when c.waiting_for is null then 1 else 0 end) as deaths, c.owner as died;
+
+-- name: release
+-- Tasks of dead workers whose kinds no living worker has: nobody owns them, and they are due for whoever comes. $1 the dead
+update task t
+   set owner = null, epoch = t.epoch + 1, due_at = outlive.clock(), sweep_at = outlive.clock(),
+       mail_at = case when t.inbox_head > t.applied then outlive.clock() end
+ where t.owner = any($1::uuid[])
+   and not exists (select 1 from worker w where t.kind = any(w.kinds) and w.until > outlive.clock() and not w.fenced and not w.draining);
+
+-- name: owned
+-- What the table says is ours (a claim whose answer was lost is in here and not in memory), and which of it has mail. $1 me
+select tenant, task_id, epoch, inbox_head from task where owner = $1;
+
+-- name: reclaim
+-- Take up tasks that are ours by the table and have no actor. $1 me, $2 tenants, $3 task ids
+update task t
+   set epoch = t.epoch + 1
+  from unnest($2::text[], $3::text[]) as k(tenant, task_id)
+ where t.tenant = k.tenant and t.task_id = k.task_id and t.owner = $1
+returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.codec, t.input, t.epoch, t.version, t.last_seq, t.published, t.published_at,
+  t.inbox_head, t.applied, t.steps, t.run, t.run_from, t.waiting_for, t.reasons, t.current_step, t.code_version, t.parent, 0::bigint as deaths,
+  null::uuid as died;
+
+-- name: next_due
+-- Seconds until the next task is due; null = none. $1 my kinds
+select extract(epoch from min(due_at) - outlive.clock())::float8 from task where due_at is not null and kind = any($1);
+
+-- name: peers
+-- Living workers that could take work. $1 my kinds
+select greatest(1, count(*)) from worker where until > outlive.clock() and not fenced and not draining and busy < slots and kinds && $1;
+
+-- name: load
+-- All that a batch of resumed tasks needs, in one range scan each. $1 tenants, $2 task ids, $3 run_from, $4 applied, $5 published
+with k as materialized (
+  select k.i, k.tenant, k.task_id, k.run_from, k.applied, k.published
+    from unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[]) with ordinality as k(tenant, task_id, run_from, applied, published, i))
+select k.i, 'f' as what, f.type as name, f.step_id, f.name as label, f.status, f.digest, f.seq as num, f.attempt::bigint as attempt, f.inbox_pos as pos,
+       f.wait_until as at, f.codec, f.body, null::uuid as worker
+  from k join fact f on f.tenant = k.tenant and f.task_id = k.task_id and f.seq > k.run_from and f.type in ('step', 'note')
+union all
+select k.i, 'o', o.operation_id, o.step_id, o.name, o.status, o.digest, o.epoch, o.attempt, null, o.started_at, o.codec, o.arguments, o.worker
+  from k join operation o on o.tenant = k.tenant and o.task_id = k.task_id
+union all
+select k.i, 'a', a.operation_id, a.step_id, a.error_class, a.reason, null, a.attempt, null, null, a.wait_until, 0::smallint, null, a.worker
+  from k join attempt a on a.tenant = k.tenant and a.task_id = k.task_id
+union all
+select k.i, 'm', y.verb, y.name, y.command_id, y.by, y.digest, y.pos, null, null, y.received_at, y.codec, y.body, null
+  from k join inbox y on y.tenant = k.tenant and y.task_id = k.task_id and y.pos is not null
+ where y.pos > k.applied or (y.verb in ('signal', 'child') and not y.taken)
+union all
+select k.i, 'e', '', null, null, null, null, f.seq, null, null, null, 0::smallint, f.event, null
+  from k join fact f on f.tenant = k.tenant and f.task_id = k.task_id and f.seq > k.published
+order by 1, 2, 8;
+
+-- name: mail
+-- Inbox rows that owners have not seen. $1 tenants, $2 task ids, $3 applied
+select k.i, y.verb as name, y.name as step_id, y.command_id as label, y.by as status, y.pos as num, y.received_at as at, y.codec, y.body
+  from unnest($1::text[], $2::text[], $3::bigint[]) with ordinality as k(tenant, task_id, applied, i)
+  join inbox y on y.tenant = k.tenant and y.task_id = k.task_id and y.pos > k.applied
+ order by k.i, y.pos;

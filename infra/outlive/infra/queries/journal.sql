@@ -1,0 +1,91 @@
+-- The journal: one statement makes a batch durable (checkpoint, ledger, answers, children, progress), fenced row by row.
+-- Connections that run it set plan_cache_mode = force_generic_plan, enable_seqscan, enable_mergejoin and jit off, hash joins on.
+
+-- name: batch
+-- $1 owner; $2 one row a task; $3 rare changes; $4 facts; $5 operations; $6 attempts; $7 answers; $8 children.
+-- l locks the task rows in key order (unordered, batches of several writers deadlock) and goes on only where owner, epoch and version fit.
+-- Returns the ordinals that were refused: in the normal case no row at all.
+with b as materialized (
+  select x.i, x.tenant, x.task_id, x.epoch, x.after, x.n, x.last_seq, x.published, x.published_at, x.applied, x.steps, x.current_step
+    from unnest($2::journal_task[]) x),
+s as materialized (
+  select x.i, x.status, x.reasons, x.cancelling, x.waiting_for, x.wait_until, x.note_done, x.note_total, x.plan_total, x.code_version,
+         x.leave, x.due_at, x.tell, x.run, x.run_from, x.input
+    from unnest($3::journal_state[]) x),
+l as materialized (
+  select b.i
+    from task t join b on t.tenant = b.tenant and t.task_id = b.task_id left join s on s.i = b.i
+   where t.owner = $1 and t.epoch = b.epoch and t.version = b.after
+     and (s.leave is distinct from 'drained' or t.inbox_head = b.applied)
+   order by t.tenant, t.task_id
+     for no key update of t),
+own as (
+  update task t
+     set version = b.after + b.n,
+         last_seq = b.last_seq,
+         published_at = case when b.published >= t.published then b.published_at else t.published_at end,
+         published = greatest(t.published, b.published),
+         applied = greatest(t.applied, b.applied),
+         steps = b.steps,
+         current_step = b.current_step,
+         updated_at = (select outlive.clock()),
+         status = coalesce(s.status, t.status),
+         reasons = case when s.reasons = '[]' then null else coalesce(s.reasons, t.reasons) end,
+         cancelling = coalesce(s.cancelling, t.cancelling),
+         waiting_for = case when s.waiting_for is null then t.waiting_for else nullif(s.waiting_for, '') end,
+         wait_until = case when s.waiting_for is null then t.wait_until else s.wait_until end,
+         note_done = coalesce(s.note_done, t.note_done),
+         note_total = coalesce(s.note_total, t.note_total),
+         plan_total = coalesce(s.plan_total, t.plan_total),
+         code_version = coalesce(s.code_version, t.code_version),
+         run = coalesce(s.run, t.run),
+         run_from = coalesce(s.run_from, t.run_from),
+         input = coalesce(s.input, t.input),
+         owner = case when s.leave is null then t.owner end,
+         due_at = case when s.leave is not null then s.due_at end,
+         mail_at = case when s.leave is not null and t.inbox_head > b.applied then (select outlive.clock()) end,
+         sweep_at = case when s.leave is not null then (select outlive.clock()) + interval '1 second' end,
+         tell_at = case when s.tell then (select outlive.clock()) else t.tell_at end,
+         ended_at = case when s.status in ('succeeded', 'failed', 'cancelled') then (select outlive.clock())
+                         when s.status is not null then null else t.ended_at end
+    from l join b on b.i = l.i left join s on s.i = l.i
+   where t.tenant = b.tenant and t.task_id = b.task_id and t.owner = $1 and t.epoch = b.epoch and t.version = b.after
+  returning b.i, t.tenant, t.task_id),
+f as (
+  insert into fact (tenant, task_id, seq, type, step_id, name, status, digest, attempt, took, inbox_pos, wait_until, codec, body, event)
+  select own.tenant, own.task_id, x.seq, x.type, x.step_id, x.name, x.status, x.digest, x.attempt, x.took, x.inbox_pos, x.wait_until,
+         x.codec, x.body, x.event
+    from unnest($4::journal_fact[]) x join own on own.i = x.i),
+o as (
+  insert into operation as o (tenant, task_id, step_id, operation_id, name, status, attempt, epoch, worker, digest, codec, arguments,
+                              started_at, deadline, ended_at)
+  select own.tenant, own.task_id, x.step_id, x.operation_id, x.name, x.status, x.attempt, b.epoch, $1, x.digest, x.codec, x.arguments,
+         x.started_at, x.deadline, x.ended_at
+    from unnest($5::journal_operation[]) x join own on own.i = x.i join b on b.i = x.i
+  on conflict (tenant, task_id, step_id, operation_id) do update
+     set status = excluded.status, attempt = excluded.attempt, epoch = excluded.epoch, worker = excluded.worker,
+         started_at = excluded.started_at, deadline = excluded.deadline, ended_at = excluded.ended_at),
+a as (
+  insert into attempt (tenant, task_id, step_id, operation_id, attempt, worker, started_at, ended_at, error_class, reason, wait_until)
+  select own.tenant, own.task_id, x.step_id, x.operation_id, x.attempt, x.worker, x.started_at, x.ended_at, x.error_class, x.reason,
+         x.wait_until
+    from unnest($6::journal_attempt[]) x join own on own.i = x.i),
+w as (
+  update inbox y
+     set code = coalesce(y.code, x.code), message = coalesce(y.message, x.message), taken = y.taken or x.taken,
+         decided_at = coalesce(y.decided_at, (select outlive.clock()))
+    from unnest($7::journal_answer[]) x join own on own.i = x.i
+   where y.tenant = own.tenant and y.task_id = own.task_id and y.pos = x.pos and y.pos is not null),
+c as (
+  insert into task (tenant, task_id, kind, parent, parent_step, digest, codec, input, priority, labels, due_at)
+  select own.tenant, x.task_id, x.kind, own.task_id, x.step_id, x.digest, x.codec, x.input, x.priority, x.labels, (select outlive.clock())
+    from unnest($8::journal_child[]) x join own on own.i = x.i
+  on conflict (tenant, task_id) do nothing)
+select b.i from b left join own on own.i = b.i where own.i is null;
+
+-- name: seen
+-- What became of refused tasks: applied before (a lost answer), mail in the way of a leave, fenced. $1 tenants, $2 task ids.
+select t.owner, t.epoch, t.version, t.inbox_head
+  from unnest($1::text[], $2::text[]) with ordinality as k(tenant, task_id, i)
+  left join task t on t.tenant = k.tenant and t.task_id = k.task_id
+ order by k.i;

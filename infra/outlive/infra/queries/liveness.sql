@@ -1,0 +1,53 @@
+-- Workers: one row and one session advisory lock an incarnation. Task rows are not touched by heartbeats.
+
+-- name: register
+-- $1 incarnation, $2 lease in seconds, $3 host, $4 pid, $5 version, $6 protocol, $7 kinds, $8 slots
+insert into worker (incarnation, server_started, until, host, pid, version, protocol, kinds, slots)
+values ($1, pg_postmaster_start_time(), outlive.clock() + make_interval(secs => $2), $3, $4, $5, $6, $7, $8)
+returning num;
+
+-- name: lock
+-- The death signal: held by the heartbeat's session, freed by the server when the process is gone. $1 class, $2 number
+select pg_advisory_lock($1, $2);
+
+-- name: locked
+-- The lock was taken (again) on this server. $1 incarnation
+update worker set server_started = pg_postmaster_start_time() where incarnation = $1;
+
+-- name: beat
+-- No row: declared dead; this incarnation may never write again. $1 incarnation, $2 lease, $3 busy, $4 draining, $5 health
+update worker
+   set until = outlive.clock() + make_interval(secs => $2), busy = $3, draining = $4, health = $5
+ where incarnation = $1 and not fenced
+returning clock_timestamp() as wall, outlive.clock() as now;
+
+-- name: retire
+-- A clean end: nothing is owned any more. $1 incarnation
+delete from worker w where w.incarnation = $1 and not exists (select 1 from task t where t.owner = $1);
+
+-- name: dead
+-- Killed: its lock is free, no other connection of the incarnation is open, and it took the lock since the server started (a restart of
+-- Postgres frees every lock). Or its lease has run out; $3 says whether the observer may count that. $1 me, $2 lock class
+select w.incarnation,
+       case when w.until < outlive.clock() then 'lease expired' else 'process ended' end as reason
+  from worker w
+ where w.incarnation <> $1
+   and (($3 and w.until < outlive.clock())
+     or (w.server_started = pg_postmaster_start_time()
+         and not exists (select 1 from pg_locks k
+                          where k.locktype = 'advisory' and k.classid = $2::bigint::oid and k.objid = w.num::bigint::oid and k.granted
+                            and k.database = (select oid from pg_database where datname = current_database()))
+         and not exists (select 1 from pg_stat_activity a where a.application_name = 'outlive:' || w.incarnation)));
+
+-- name: fence
+-- From here on the dead one's heartbeat is refused. $1 incarnations
+update worker set fenced = true where incarnation = any($1) and not fenced;
+
+-- name: bury
+-- Dead workers that own nothing any more. $1 incarnations
+delete from worker w
+ where w.fenced and w.incarnation = any($1) and not exists (select 1 from task t where t.owner = w.incarnation);
+
+-- name: started
+-- How long the server is up, in seconds.
+select extract(epoch from clock_timestamp() - pg_postmaster_start_time())::float8;

@@ -1,0 +1,17 @@
+-- What the supervisor of actors notes and reads.
+
+-- name: deaths
+-- Of a task since its last completed step. $1 tenant, $2 task id, $3 completed steps
+select at, reason, coalesce(step_id, 'unknown') as step_id from death where tenant = $1 and task_id = $2 and steps = $3 order by epoch;
+
+-- name: audit
+-- Never fenced: this is how a fenced actor reports. $1 tenant, $2 task id, $3 who, $4 what, $5 detail
+insert into audit (tenant, task_id, who, what, detail) values ($1, $2, $3, $4, $5);
+
+-- name: register_kinds
+-- What may be submitted. $1 names, $2 code versions, $3 input schemas, $4 titles
+insert into kind as k (name, code_version, input_schema, title)
+select * from unnest($1::text[], $2::text[], $3::jsonb[], $4::text[])
+on conflict (name) do update
+   set code_version = excluded.code_version, input_schema = excluded.input_schema, title = excluded.title, registered_at = outlive.clock()
+ where k.code_version <> excluded.code_version or k.input_schema <> excluded.input_schema;
