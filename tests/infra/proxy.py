@@ -13,8 +13,8 @@ class Proxy:
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
         self._links: set[asyncio.StreamWriter] = set()
-        self.swallow_answers = False
-        """Drop what the server says; the client hears nothing."""
+        self.answers_left: int | None = None
+        """How many more answers of the server are passed on before all are dropped; None = every one."""
         self.refuse = False
         """Close new connections at once."""
         self.passed = 0
@@ -60,9 +60,15 @@ class Proxy:
     async def _forward(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, answers: bool) -> None:
         with contextlib.suppress(OSError):
             while chunk := await source.read(65536):
-                if answers and self.swallow_answers:
+                if answers and not self._counted():
                     continue
                 self.passed += len(chunk) if answers else 0
                 target.write(chunk)
                 await target.drain()
         target.transport.abort()
+
+    def _counted(self) -> bool:
+        if self.answers_left is None:
+            return True
+        self.answers_left = max(-1, self.answers_left - 1)
+        return self.answers_left >= 0

@@ -95,6 +95,7 @@ async def test_a_lost_last_message_is_noticed_by_the_heartbeat(
 async def test_a_deleted_consumer_or_stream_interrupts(shared: Server, bus: Bus, source: Source) -> None:
     for verb in ("CONSUMER.DELETE.{stream}.{name}", "STREAM.DELETE.{stream}"):
         async with Feed(source, 1) as feed:
+            assert await feed.batch(0.2) == []
             await bus.api(verb.format(stream=source.stream, name=feed._name))
             with pytest.raises(Interrupted, match="the server ended the consumer"):
                 await feed.batch(5)
@@ -102,12 +103,15 @@ async def test_a_deleted_consumer_or_stream_interrupts(shared: Server, bus: Bus,
 
 
 async def test_a_frozen_server_interrupts(shared: Server) -> None:
-    async with Proxy(shared.nats_url) as proxy, Bus(proxy.url) as cut:
-        async with Feed(Source(cut, shared.subjects.commands_stream), 1) as feed:
-            proxy.swallow_answers = True
-            with pytest.raises(Interrupted, match="no heartbeat"):
-                await feed.batch(10)
-            proxy.swallow_answers = False
+    async with (
+        Proxy(shared.nats_url) as proxy,
+        Bus(proxy.url) as cut,
+        Feed(Source(cut, shared.subjects.commands_stream), 1) as feed,
+    ):
+        proxy.answers_left = 0
+        with pytest.raises(Interrupted, match="no heartbeat"):
+            await feed.batch(10)
+        proxy.answers_left = None
 
 
 async def test_nothing_is_lost_when_the_link_is_cut_with_messages_on_the_way(shared: Server, bus: Bus) -> None:

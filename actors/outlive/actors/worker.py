@@ -105,13 +105,13 @@ class Worker:
 
     async def __aenter__(self) -> Self:
         """Connect, migrate, register the kinds, and start all services."""
-        dsn, url = str(self.settings.postgres_dsn), str(self.settings.nats_url)
+        dsn = str(self.settings.postgres_dsn)
         await migrate.migrate(dsn)
         self._pool = await self._stack.enter_async_context(
             Pool(dsn, application_name=f"outlive:{self.incarnation}", size=self.settings.pool_size)
         )
         await self._register()
-        self._bus = await self._stack.enter_async_context(Bus(url, name="outlive worker", token=self.settings.nats_token))
+        self._bus = await self._stack.enter_async_context(Bus.of(self.settings, name="outlive worker"))
         self._announcer = Announcer(self._bus, self.subjects)
         self._threads = Threads(self.settings.threads)
         self._group = await self._stack.enter_async_context(anyio.create_task_group())

@@ -178,6 +178,7 @@ class _Reader:
 
     async def catch_up(self) -> Gap | None:
         """Fetch what follows the last event, once; stays in doubt when there is more, or nobody to ask."""
+        self._doubt = False  # what comes while we ask may raise it again
         generation = self._bus.generation
         suspects = set(self._known)
         try:
@@ -187,6 +188,7 @@ class _Reader:
             if page.large is not None:
                 events.append(decode_event(await self._questions.whole(self._task_id, "event", page.large)))
         except (Unreachable, QuestionRefused) as error:
+            self._doubt = True
             await self._search_stream(error)
             return None
         # A number seen before we asked, and not known to the store, was made up by somebody.
@@ -198,7 +200,7 @@ class _Reader:
         for event in events:
             self._take(event)
         self._last = max(self._last, page.last_seq)
-        self._doubt = page.next is not None
+        self._doubt |= page.next is not None
         self._generation = generation
         self.ended = page.final and self._next > page.last_seq
         return gap

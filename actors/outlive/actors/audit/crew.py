@@ -15,7 +15,7 @@ import anyio
 from outlive.infra.embedded import Live
 
 APP: Final = "outlive.actors.audit:app"
-_COMMAND: Final = (sys.executable, "-m", "outlive.actors", "worker", APP)
+_COMMAND: Final = (sys.executable, "/tmp/d_worker.py")
 _SET_PARENT_DEATH_SIGNAL: Final = 1
 _STOP: Final = 10.0
 

@@ -23,7 +23,8 @@ from outlive.actors.audit.kind import licence_audit
 from outlive.actors.audit.reports import Report
 from outlive.actors.audit.screen import Crash, End, JsonScreen, PeopleScreen, Row, Screen
 from outlive.infra import embedded
-from outlive.infra.client import Client, Handle
+from outlive.infra.client import Client
+from outlive.infra.handle import Handle
 from outlive.infra.migrate import migrate
 from outlive.infra.reader import Item
 from outlive.infra.settings import Settings

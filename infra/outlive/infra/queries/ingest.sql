@@ -52,7 +52,7 @@ select outlive.clock() as now,
 -- $1 stream, $2 me, $3 epoch, $4 cursor before, $5 after, $6 time and $7 digest of the message there, $8 lease in seconds, $9 now,
 -- $10 to $18 new tasks, $19 to $30 commands, $31 to $35 mail of known tasks (locked by `look`), $36 to $41 dead letters, $42 to $46 audit
 with c as (
-  update cursor set seq = $5, at = $6, digest = $7, until = $9 + make_interval(secs => $8)
+  update cursor set seq = $5, at = $6, digest = $7, until = $9::timestamptz + make_interval(secs => $8)
    where stream = $1 and owner = $2 and epoch = $3 and seq = $4
   returning 1),
 t as (
