@@ -123,6 +123,17 @@ def test_weak_copyleft_is_called_weak(site: SitePackages) -> None:
     assert finding.summary == "weak copyleft: MPL-2.0"
 
 
+def test_copyleft_of_bundled_code_is_told_with_its_place(site: SitePackages) -> None:
+    package = site.add("kit", "License-Expression: MIT\n", texts=(MIT,))
+    for path in ("kit/vendor/a/LICENSE.txt", "kit/vendor/b/COPYING", "kit/licence_names.py"):
+        site.write(path, MPL.encode())
+    record = site.folder / "kit-1.0.dist-info/RECORD"
+    record.write_text(f"{record.read_text()}\nkit/vendor/a/LICENSE.txt,,\nkit/vendor/b/COPYING,,\n")
+    (finding,) = inspect(package).findings
+    assert (finding.kind, finding.summary) == (FindingKind.COPYLEFT, "weak copyleft in bundled code: MPL-2.0")
+    assert finding.details == ["kit/vendor/a/LICENSE.txt", "kit/vendor/b/COPYING"]
+
+
 def test_a_package_that_says_nothing_is_unknown(site: SitePackages) -> None:
     found = inspect(site.add("silent"))
     assert (found.expression, found.source) == (None, "none")

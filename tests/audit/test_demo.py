@@ -58,7 +58,7 @@ def test_in_a_terminal_a_bar_moves() -> None:
     out = io.StringIO()
     with PeopleScreen(Console(file=out, width=100, force_terminal=True)) as screen:
         play(screen)
-    assert "40/40" in out.getvalue()
+    assert "read 40 of 40 packages" in out.getvalue()
 
 
 def test_json_is_one_object_per_line() -> None:
@@ -113,11 +113,13 @@ def test_the_demo_kills_a_worker_and_loses_nothing(folder: Path) -> None:
     assert all(Path(path).is_file() for path in end["reports"])
 
 
-def test_interrupting_the_demo_leaves_no_process(folder: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_ending_the_demo_leaves_no_process(folder: Path, how: signal.Signals) -> None:
     process = run(folder, as_json=True)
     assert process.stdout is not None
     assert any('"note"' in line for line in process.stdout)
     children = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGINT)
+    assert len(children) >= 5  # two workers, the tracker, two servers
+    process.send_signal(how)
     process.communicate(timeout=60)
     assert psutil.wait_procs(children, timeout=30)[1] == []

@@ -15,7 +15,7 @@ import anyio
 from outlive.infra.embedded import Live
 
 APP: Final = "outlive.actors.audit:app"
-_COMMAND: Final = (sys.executable, "/tmp/d_worker.py")
+_COMMAND: Final = (sys.executable, "-P", "-m", "outlive.actors", "worker", APP)
 _SET_PARENT_DEATH_SIGNAL: Final = 1
 _STOP: Final = 10.0
 
@@ -74,14 +74,15 @@ async def crew(count: int, live: Live, folder: Path) -> AsyncGenerator[list[Work
 
 
 async def _start(live: Live, log: Path) -> WorkerProcess:
-    servers = {"OUTLIVE_NATS_URL": live.nats_url, "OUTLIVE_POSTGRES_DSN": live.postgres_dsn}
+    settings = {"OUTLIVE_NATS_URL": live.nats_url, "OUTLIVE_POSTGRES_DSN": live.postgres_dsn}
+    others = {name: value for name, value in os.environ.items() if not name.startswith("OUTLIVE_")}
     with log.open("wb") as file:
         process = await asyncio.create_subprocess_exec(
             *_COMMAND,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=file,
             stderr=file,
-            env=os.environ | servers,
+            env=others | settings,
             start_new_session=True,  # the terminal's Ctrl-C is for the demo, which then stops them in order
             preexec_fn=_end_with_parent if sys.platform == "linux" else None,
         )

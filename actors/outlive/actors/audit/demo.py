@@ -5,6 +5,7 @@ does not write for itself: the tracker's database, the report, and the exit stat
 """
 
 import asyncio
+import contextlib
 import shutil
 import tempfile
 from collections import Counter
@@ -28,6 +29,7 @@ from outlive.infra.handle import Handle
 from outlive.infra.migrate import migrate
 from outlive.infra.reader import Item
 from outlive.infra.settings import Settings
+from outlive.protocol.errors import Unreachable
 from outlive.protocol.events import NoteEvent, ResumedEvent, StepEvent
 
 WORKERS: Final = 2
@@ -62,7 +64,7 @@ async def _show(screen: Screen, folder: Path, *, keep: bool) -> int:
         if not keep:
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(lambda: shutil.rmtree(folder / "servers", ignore_errors=True))
-    screen.end(end)
+    screen.end(msgspec.structs.replace(end, kept=str(folder / "servers")) if keep else end)
     return 0 if end.ok else 1
 
 
@@ -70,7 +72,7 @@ async def _run(screen: Screen, folder: Path) -> End:
     began, tickets = asyncio.get_running_loop().time(), folder / "tickets.db"
     async with embedded.pair(folder / "servers", on_progress=screen.doing) as live:
         await migrate(live.postgres_dsn)
-        settings = Settings.load(nats_url=live.nats_url, postgres_dsn=live.postgres_dsn)
+        settings = Settings(nats_url=live.nats_url, postgres_dsn=live.postgres_dsn)
         async with (
             tracker.running(tickets) as url,
             crew(WORKERS, live, folder) as workers,
@@ -92,10 +94,10 @@ async def _ready(client: Client, workers: list[WorkerProcess]) -> dict[int, str]
         while True:
             for worker in workers:
                 worker.check()
-            report = await client.health()
-            known = {worker.pid: worker.incarnation for worker in report.workers}
-            if known.keys() >= {worker.pid for worker in workers}:
-                return known
+            with contextlib.suppress(Unreachable):  # none of them answers yet
+                known = {worker.pid: worker.incarnation for worker in (await client.health()).workers}
+                if known.keys() >= {worker.pid for worker in workers}:
+                    return known
             await anyio.sleep(_LOOK)
 
 
@@ -172,7 +174,7 @@ def _rows(audit: Audit, crash: Crash, workers: list[WorkerProcess], file: Path) 
     return [
         Row(what="packages", said=audit.packages, counted=len(report.inspections), where="report.json"),
         Row(what="findings", said=audit.findings, counted=len(report.findings), where="report.json"),
-        Row(what="tickets", said=audit.tickets, counted=len(tickets), where="the tracker's database"),
-        Row(what="crashes", said=1, counted=sum(worker.killed for worker in workers), where="exit status of workers"),
-        Row(what="steps repeated (read-only)", said=crash.repeated, counted=None, where="progress events"),
+        Row(what="tickets", said=audit.tickets, counted=len(tickets), where="tickets.db"),
+        Row(what="crashes", said=1, counted=sum(worker.killed for worker in workers), where="exit status"),
+        Row(what="repeated (read-only)", said=crash.repeated, counted=None, where="progress events"),
     ]

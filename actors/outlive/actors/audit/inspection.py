@@ -21,6 +21,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         field: what its ``License`` field means, if that is understood: an expression or a family.
         classifiers: the licences that its classifiers name.
         texts: the licences whose texts it carries.
+        bundled: copyleft licences of bundled code, each with the paths of its texts.
         raw: the declaration as written, for people.
     """
 
@@ -28,6 +29,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     field: str | None = None
     classifiers: list[str] = []
     texts: list[str] = []
+    bundled: dict[str, list[str]] = {}
     raw: str = ""
 
     @property
@@ -63,14 +65,29 @@ def _evidence(package: Package, listed: list[packages.Entry]) -> Evidence:
         return Evidence(expression=PYTHON_LICENCE, raw=PYTHON_LICENCE)
     metadata = packages.metadata(Path(package.where))
     expression, field = metadata["License-Expression"] or "", metadata["License"] or ""
-    texts = {licence for _, text in packages.licence_texts(package, listed) for licence in licences.of_text(text)}
+    texts, bundled = _texts(package, listed)
     return Evidence(
         expression=licences.spdx(expression),
         field=_field(field),
         classifiers=licences.of_classifiers(metadata.get_all("Classifier") or []),
-        texts=sorted(texts),
+        texts=texts,
+        bundled=bundled,
         raw=(expression or field).partition("\n")[0][:80],
     )
+
+
+def _texts(package: Package, listed: list[packages.Entry]) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the licences of a package's own texts, and by licence the paths of bundled copyleft texts."""
+    own: set[str] = set()
+    bundled: dict[str, list[str]] = {}
+    for file in packages.licence_texts(package, listed):
+        found = licences.of_text(file.text)
+        if file.own:
+            own.update(found)
+            continue
+        for licence in filter(licences.copyleft, found):
+            bundled.setdefault(licence, []).append(file.path)
+    return sorted(own), bundled
 
 
 def _field(text: str) -> str | None:
@@ -116,6 +133,11 @@ def _licence_findings(package: Package, evidence: Evidence, expression: str | No
     likely = expression or evidence.declared or " AND ".join(evidence.classifiers)
     if strength := licences.copyleft(likely):
         yield _finding(package, FindingKind.COPYLEFT, f"{strength.name.lower()} copyleft: {likely}")
+    for licence, paths in evidence.bundled.items():
+        if not licences.agree([licence], licences.members(likely) if likely else []):
+            strength = licences.copyleft(licence)
+            summary = f"{strength.name.lower()} copyleft in bundled code: {licence}"
+            yield _finding(package, FindingKind.COPYLEFT, summary, paths)
     if reasons := list(_conflicts(evidence)):
         yield _finding(package, FindingKind.CONFLICT, reasons[0], reasons[1:])
 

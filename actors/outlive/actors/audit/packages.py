@@ -44,6 +44,14 @@ class Reading(msgspec.Struct, kw_only=True):
     altered: list[str] = []
 
 
+class LicenceText(msgspec.Struct, frozen=True, kw_only=True):
+    """A licence file: of the package itself, or (``own`` false) of code that it bundles."""
+
+    path: str
+    text: str
+    own: bool
+
+
 def site_packages(path: str | None = None) -> list[str]:
     """Return the folders to search: the one given (it must exist), else those of this environment."""
     if path is None:
@@ -152,14 +160,14 @@ def _hash(path: Path, algorithm: str) -> tuple[bytes, int]:
         return hashlib.file_digest(file, algorithm).digest(), file.tell()
 
 
-def licence_texts(package: Package, entries: list[Entry]) -> Iterator[tuple[str, str]]:
-    """Yield (path, text) of the licence files in the package's metadata folder; those of bundled code lie deeper."""
-    folder = Path(package.where).name
-    own = re.compile(rf"{re.escape(folder)}/(licen[cs]es/|license_files/)?[^/]+", re.IGNORECASE)
+def licence_texts(package: Package, entries: list[Entry]) -> Iterator[LicenceText]:
+    """Yield the texts of a package's licence files: its own lie in the metadata folder, all others are bundled."""
+    folder = re.escape(Path(package.where).name)
+    own = re.compile(rf"{folder}/(licen[cs]es/|license_files/)?[^/]+", re.IGNORECASE)
     for entry in entries:
-        path = Path(entry.path)
-        if not own.fullmatch(entry.path) or not _LICENCE_FILE.search(path.name) or path.suffix.lower() in _NO_TEXT:
+        file = root(package) / entry.path
+        if not _LICENCE_FILE.search(file.name) or file.suffix.lower() in _NO_TEXT:
             continue
-        file = root(package) / path
         if file.is_file() and file.stat().st_size <= _LONGEST_TEXT:
-            yield entry.path, file.read_text(encoding="utf-8", errors="replace")
+            text = file.read_text(encoding="utf-8", errors="replace")
+            yield LicenceText(path=entry.path, text=text, own=bool(own.fullmatch(entry.path)))

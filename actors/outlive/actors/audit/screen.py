@@ -5,7 +5,7 @@ from typing import Any, Final, Protocol, Self, TextIO
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 
 from outlive.infra.reader import Item
@@ -55,12 +55,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
-    """The end of the demo; ``ok`` when every count outside Outlive agrees with what it says."""
+    """The end of the demo; ``ok`` when every count outside Outlive agrees with what it says; ``kept``: state folder."""
 
     ok: bool
     seconds: float
     rows: list[Row]
     reports: list[str]
+    kept: str | None = None
 
 
 class Screen(Protocol):
@@ -86,7 +87,7 @@ class PeopleScreen:
         """Draw on a console; use as a context manager."""
         self._console = console
         self._tenth = 0
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn())
         self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
         self._bar: TaskID | None = None
 
@@ -134,6 +135,9 @@ class PeopleScreen:
         self._console.print(table)
         for path in end.reports:
             self._console.print(path, highlight=False, soft_wrap=True)
+        if end.kept:
+            hint = f"kept: OUTLIVE_STATE_DIR={end.kept} outlive up, then in another terminal the same with list, show"
+            self._console.print(hint, style="dim", highlight=False, soft_wrap=True)
         verdict = (
             "the counts agree" if end.ok else "the counts do not agree: this is a bug of Outlive, please report it"
         )

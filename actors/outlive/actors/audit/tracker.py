@@ -145,7 +145,7 @@ async def running(file: Path) -> AsyncGenerator[str]:
     Raises:
         RuntimeError: it did not start within 30 s.
     """
-    command = (sys.executable, "-m", __spec__.name, str(file))
+    command = (sys.executable, "-P", "-m", __spec__.name, str(file))
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
     try:
