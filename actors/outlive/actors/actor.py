@@ -143,7 +143,7 @@ class Actor:
         try:
             arguments = self._kind.decode_input(bytes(_inputs.decode(self.claimed.input).input))
             self._returned = await self._kind.fn(Task(self.flow), **arguments)
-        except BaseException as error:  # noqa: BLE001  # reason: judged in _conclude
+        except BaseException as error:  # reason: judged in _conclude
             self._raised = error
             if isinstance(error, asyncio.CancelledError) and not self.flow.stop:
                 raise
@@ -207,7 +207,8 @@ class Actor:
         if self._raised is None and self._finished.is_set():
             return await self._succeeded()
         if isinstance(self._raised, Restart):
-            return self._begin_run(self._raised.body)
+            self._begin_run(self._raised.body)
+            return None
         if isinstance(self._raised, Exception):
             return await self._broken(self._raised)
         if flow.stop == "pause":
@@ -250,9 +251,7 @@ class Actor:
             status=str(status), reasons=b"[]", waiting_for="", leave="always",
             tell=self.claimed.parent is not None or status is Status.CANCELLED,
         )  # fmt: skip
-        await self.flow.commit(
-            Record(facts=(fact,), state=state, point="final", attention=(status, message, [], now))
-        )
+        await self.flow.commit(Record(facts=(fact,), state=state, point="final", attention=(status, message, [], now)))
         return "ended"
 
     async def _paused(self) -> Ending:
@@ -263,9 +262,7 @@ class Actor:
         if self._status is not Status.PAUSED:
             facts = (happenings.status(self.claim, now, Status.PAUSED, f"Paused: {message}", reasons=reasons),)
         state = State(status="paused", reasons=codec.encode(reasons), leave="always")
-        await self.flow.commit(
-            Record(facts=facts, state=state, attention=(Status.PAUSED, message, reasons, now))
-        )
+        await self.flow.commit(Record(facts=facts, state=state, attention=(Status.PAUSED, message, reasons, now)))
         return "left"
 
     def _begin_run(self, body: bytes) -> None:
@@ -374,4 +371,3 @@ class Actor:
 
     def _now(self) -> datetime:
         return self._world.clock.now()
-

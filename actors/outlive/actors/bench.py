@@ -7,6 +7,7 @@ machine.
 """
 
 import asyncio
+import itertools
 import os
 import statistics
 import subprocess
@@ -14,7 +15,6 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -142,7 +142,7 @@ class Bench:
         _, names = await self.run("bench_before_next", 1, steps)
         rows = await self._connection.fetch(self._sql["marks"], self._tenant, names[0])
         marks = [int(codec.decode(row["body"])) for row in rows]
-        return sorted((b - a) / 1e6 for a, b in zip(marks, marks[1:], strict=False))
+        return sorted((b - a) / 1e6 for a, b in itertools.pairwise(marks))
 
     async def first_steps(self, tries: int = 20) -> list[float]:
         """Milliseconds from a submit to the end of its first step, nothing else running."""
@@ -246,5 +246,3 @@ def median(figures: Sequence[Figures]) -> Figures:
     """The median of each figure over the runs."""
     names = Figures.__struct_fields__
     return Figures(**{name: statistics.median([getattr(run, name) for run in figures]) for name in names})
-
-

@@ -9,7 +9,7 @@ Rules that hold here:
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -116,7 +116,9 @@ class Flow:
         mine.count += 1
         if chosen is not None:
             if chosen in self._chosen:
-                raise Misplaced(f"step_id {chosen!r} was given to two calls of task {self.claim.task_id!r}: one id, one step")
+                raise Misplaced(
+                    f"step_id {chosen!r} was given to two calls of task {self.claim.task_id!r}: one id, one step"
+                )
             self._chosen.add(chosen)
             return chosen if self.run == 1 else f"r{self.run}-{chosen}"
         if self.run == 1:
@@ -197,7 +199,7 @@ class Flow:
         return not self.stop and self._open.is_set() and not self._fresh
 
     @contextmanager
-    def leaving(self) -> Iterator[None]:
+    def leaving(self) -> Generator[None]:
         """Let nothing begin and no wait end while the task may be let go."""
         self._open.clear()
         try:

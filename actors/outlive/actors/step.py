@@ -5,6 +5,7 @@ afterwards outcome, result, checkpoint and progress become durable together. A r
 """
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Generator
 from datetime import datetime, timedelta
@@ -23,7 +24,11 @@ from outlive.protocol.task import Failure, Reason, ReasonCode
 from outlive.protocol.tools import AnyTool, Operation
 
 R = TypeVar("R")
-_AFTER_ERROR: Final = {ErrorClass.TIMEOUT: "unknown", ErrorClass.UNAVAILABLE: "unknown", ErrorClass.NOT_STORABLE: "succeeded"}
+_AFTER_ERROR: Final = {
+    ErrorClass.TIMEOUT: "unknown",
+    ErrorClass.UNAVAILABLE: "unknown",
+    ErrorClass.NOT_STORABLE: "succeeded",
+}
 OPERATION: Final = "1"
 """An operation's id is its number within the step."""
 
@@ -101,7 +106,7 @@ class ToolStep(Generic[R]):
             except asyncio.CancelledError:
                 self._interrupted(attempt)
                 raise
-            except Exception as error:  # noqa: BLE001  # reason: a tool may raise anything; it is classified
+            except Exception as error:  # reason: a tool may raise anything; it is classified
                 pause = wait_before_retry(self.tool, error, attempt, self.flow.world.random)
                 if pause is None:
                     raise self._fail(error, attempt) from error
@@ -134,18 +139,16 @@ class ToolStep(Generic[R]):
         now = flow.world.clock.now()
         row = self._row("started", attempt, now, arguments=self.encoded)
         flow.effects[self.step_id] = (tool.name, "started")
-        await flow.commit(
-            Record(operations=(row,), attempts=lost, current_step=self.step_id, point="intent")
-        )
-        await self._covered(attempt)
+        await flow.commit(Record(operations=(row,), attempts=lost, current_step=self.step_id, point="intent"))
+        await self._covered()
         if flow.stop:
             self._not_started(attempt, now)
             flow.check()
         return attempt
 
-    async def _covered(self, attempt: int) -> None:
+    async def _covered(self) -> None:
         """Begin no effect on a lease that has run out: wait for the next heartbeat."""
-        while self.flow.world.heartbeat.covered <= 0 and not self.flow.stop:
+        while self.flow.world.heartbeat.covered <= 0 and not self.flow.stop:  # noqa: ASYNC110  # rare: a beat is late
             await asyncio.sleep(0.05)
 
     def _within_key_ttl(self, since: datetime) -> None:
@@ -206,15 +209,14 @@ class ToolStep(Generic[R]):
     def _operation(self, attempt: int) -> tuple[Operation]:
         claim, now = self.flow.claim, self.flow.world.clock.now()
         key = keys.operation_key(claim.tenant, claim.task_id, self.step_id, OPERATION)
-        return (Operation(key=key, started_at=now, deadline=now + timedelta(seconds=self.tool.timeout), attempt=attempt),)
+        return (
+            Operation(key=key, started_at=now, deadline=now + timedelta(seconds=self.tool.timeout), attempt=attempt),
+        )
 
     def _tell_started(self, attempt: int) -> None:
-        try:
-            self.flow.write(
-                Record(facts=(self._fact("started", f"{self._title()} has begun", attempt),), current_step=self.step_id)
-            )
-        except Stopped:
-            pass  # fenced: whoever awaits the step is told
+        fact = self._fact("started", f"{self._title()} has begun", attempt)
+        with contextlib.suppress(Stopped):  # fenced: whoever awaits the step is told
+            self.flow.write(Record(facts=(fact,), current_step=self.step_id))
 
     # --- after the call
 

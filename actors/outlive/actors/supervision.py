@@ -106,15 +106,19 @@ class _Tree:
         running = self._running[number] = _Running(anyio.CancelScope(), anyio.Event())
         try:
             with running.scope:
-                await spec.start(status)
-                if not running.scope.cancel_called:
-                    raise ServiceStopped(f"{spec.id} returned although nobody stopped it")
+                await _serve(spec, status, running.scope)
         except Exception as error:
             if not status.told:
                 raise  # reaches `start`
             self._send.send_nowait((number, _unwrap(error)))
         finally:
             running.gone.set()
+
+
+async def _serve(spec: ChildSpec, status: "_Once", scope: anyio.CancelScope) -> None:
+    await spec.start(status)
+    if not scope.cancel_called:
+        raise ServiceStopped(f"{spec.id} returned although nobody stopped it")
 
 
 class _Once:

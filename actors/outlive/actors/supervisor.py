@@ -30,7 +30,9 @@ from outlive.protocol.task import Failure, Reason, ReasonCode
 from outlive.protocol.tools import AnyKind
 
 CLAIM_MAX: Final = 200
-_WAKE_SPREAD: Final = 0.005  # several workers hear of new work at once: each waits a random moment, so that all get some
+_WAKE_SPREAD: Final = (
+    0.005  # several workers hear of new work at once: each waits a random moment, so that all get some
+)
 
 _log = structlog.get_logger("outlive.supervisor")
 
@@ -100,7 +102,7 @@ class Supervisor:
         for actor in list(self.actors.values()):
             actor.drain()
         with anyio.move_on_after(grace):
-            while self.actors or self._starting:
+            while self.actors or self._starting:  # noqa: ASYNC110  # once in a life
                 await asyncio.sleep(0.005)
             return True
         return False
@@ -186,7 +188,7 @@ class Supervisor:
         self.actors[key] = actor
         try:
             ending = await self._run(actor, task)
-        except Exception as error:  # our own mistake: the task begins again at its checkpoint
+        except Exception as error:  # noqa: BLE001  # our own mistake: the task begins again at its checkpoint
             _log.exception("actor failed", task=task.claim.task_id)
             actor.crash = Crash(Failure(type=type(error).__name__, message=str(error)))
             ending = "crashed"

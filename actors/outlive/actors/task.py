@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import random as randoms
 import uuid as uuids
-from collections.abc import Awaitable, Coroutine, Generator
+from collections.abc import Awaitable, Generator, Sequence
 from datetime import datetime
 from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
@@ -121,33 +121,35 @@ class Task:
         return child
 
     @overload
-    async def gather(self, one: Coroutine[Any, Any, T1], two: Coroutine[Any, Any, T2], /) -> tuple[T1, T2]: ...
+    def gather(self, one: Awaitable[T1], two: Awaitable[T2], /) -> Awaitable[tuple[T1, T2]]: ...
     @overload
-    async def gather(
-        self, one: Coroutine[Any, Any, T1], two: Coroutine[Any, Any, T2], three: Coroutine[Any, Any, T3], /
-    ) -> tuple[T1, T2, T3]: ...
+    def gather(
+        self, one: Awaitable[T1], two: Awaitable[T2], three: Awaitable[T3], /
+    ) -> Awaitable[tuple[T1, T2, T3]]: ...
     @overload
-    async def gather(self, *coroutines: Coroutine[Any, Any, R]) -> tuple[R, ...]: ...
-    async def gather(self, *coroutines: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:
-        """Run coroutines side by side, each a branch with places of its own; returns their results in order.
+    def gather(self, *branches: Awaitable[R]) -> Awaitable[tuple[R, ...]]: ...
+    def gather(self, *branches: Awaitable[Any]) -> Awaitable[tuple[Any, ...]]:
+        """Run coroutines (or calls) side by side, each a branch with places of its own; gives their results in order.
 
-        All of them end before it returns. If some raise, the error of the first in the order given is raised: the
+        All of them end before it is done. If some raise, the error of the first in the order given is raised: the
         same one on every run, whichever was faster.
         """
-        path = self._flow.place()
-        results: list[Any] = [None] * len(coroutines)
-        errors: list[BaseException | None] = [None] * len(coroutines)
+        return self._gather(self._flow.place(), branches)
 
-        async def run(number: int, coroutine: Coroutine[Any, Any, Any]) -> None:
+    async def _gather(self, path: str, branches: Sequence[Awaitable[Any]]) -> tuple[Any, ...]:
+        results: list[Any] = [None] * len(branches)
+        errors: list[Exception | None] = [None] * len(branches)
+
+        async def run(number: int, awaitable: Awaitable[Any]) -> None:
             branch.set(Branch(f"{path}-{number + 1}-", asyncio.current_task()))
             try:
-                results[number] = await coroutine
-            except Exception as error:  # noqa: BLE001  # reason: raised below, in the order given
+                results[number] = await awaitable
+            except Exception as error:  # noqa: BLE001  # raised below, in the order given
                 errors[number] = error
 
         async with anyio.create_task_group() as group:
-            for number, coroutine in enumerate(coroutines):
-                group.start_soon(run, number, coroutine)
+            for number, awaitable in enumerate(branches):
+                group.start_soon(run, number, awaitable)
         for error in errors:
             if error is not None:
                 raise error

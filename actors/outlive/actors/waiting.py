@@ -200,9 +200,7 @@ class Child(Waiting[R]):
             self._make()
         history = self.flow.history
         while self.task_id not in history.child_ends:
-            await self.flow.wait(
-                self.step_id, f"child {self.task_id}", None, self.flow.child_waiter(self.task_id)
-            )
+            await self.flow.wait(self.step_id, f"child {self.task_id}", None, self.flow.child_waiter(self.task_id))
         mail = history.child_ends.pop(self.task_id)
         ended = msgspec.json.decode(mail.body, type=ChildEnded)
         self._end("completed", f"Child {self.task_id} {ended.status}", mail.body, mail)
@@ -217,7 +215,9 @@ class Child(Waiting[R]):
             self.task_id, self.step_id, kind.name, identity, codec.CODEC_JSON, body, kind.priority,
             codec.encode(dict(kind.labels)).decode(),
         )  # fmt: skip
-        self._begin(f"Started child {self.task_id} ({kind.name})", State(waiting_for=f"child {self.task_id}"), children=(child,))
+        self._begin(
+            f"Started child {self.task_id} ({kind.name})", State(waiting_for=f"child {self.task_id}"), children=(child,)
+        )
 
     def _result(self, ended: ChildEnded) -> R:
         if ended.status == Status.SUCCEEDED:

@@ -26,7 +26,7 @@ from outlive.actors.flow import World
 from outlive.actors.supervision import ChildSpec, rest_for_one
 from outlive.actors.supervisor import Supervisor
 from outlive.actors.threads import Threads
-from outlive.infra import database, embedded, migrate, sql, streams
+from outlive.infra import embedded, migrate, sql, streams
 from outlive.infra.admission import Wake
 from outlive.infra.announcer import Announcer
 from outlive.infra.api import ApiService
@@ -178,7 +178,10 @@ class Worker:
 
     async def _run_relay(self, status: anyio.abc.TaskStatus[None]) -> None:
         self.relay = Relay(
-            self._bus, self._pool, self.subjects, ensure=partial(streams.ensure, self._bus, self.subjects, self.settings)
+            self._bus,
+            self._pool,
+            self.subjects,
+            ensure=partial(streams.ensure, self._bus, self.subjects, self.settings),
         )
         status.started()
         await self.relay.run()

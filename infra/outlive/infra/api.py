@@ -99,6 +99,7 @@ class ApiService:
             await service.add_endpoint(
                 EndpointConfig(name=verb, subject=self._subjects.api("*", verb), handler=partial(self._receive, verb))
             )
+        await client._flush_pending(force_flush=True)  # noqa: SLF001  # the ping of a flush overtakes what is pending
         await client.flush()
 
     async def _stop(self) -> None:

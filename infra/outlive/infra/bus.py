@@ -93,6 +93,7 @@ class Subscription:
     async def attach(self, client: Client) -> None:
         """Subscribe on another client."""
         self._current = await client.subscribe(self._subject, queue=self._queue, cb=self._callback)
+        await client._flush_pending(force_flush=True)  # else what `Bus` writes itself overtakes it
 
     async def unsubscribe(self) -> None:
         """End it; messages under way may still come."""

@@ -199,15 +199,11 @@ def _operation(to: Claimed, row: Any) -> None:
 
 
 def _attempt(to: Claimed, row: Any) -> None:
-    to.attempts.append(
-        StoredAttempt(row["step_id"], row["name"], row["num"], row["label"], row["status"], row["at"])
-    )
+    to.attempts.append(StoredAttempt(row["step_id"], row["name"], row["num"], row["label"], row["status"], row["at"]))
 
 
 def _mail(to: Claimed, row: Any) -> None:
-    to.mail.append(
-        Mail(row["num"], row["name"], row["step_id"], row["label"], row["status"], row["at"], row["body"])
-    )
+    to.mail.append(Mail(row["num"], row["name"], row["step_id"], row["label"], row["status"], row["at"], row["body"]))
 
 
 def _event(to: Claimed, row: Any) -> None:

@@ -37,9 +37,10 @@ _commands: Final = msgspec.json.Decoder(AnyCommand | Internal)
 def read_command(mail: Mail) -> AnyCommand | Internal | str:
     """Decode an inbox row's body by its type; a string says what is wrong with it."""
     try:
-        return _commands.decode(mail.body)
+        command: AnyCommand | Internal = _commands.decode(mail.body)
     except msgspec.ValidationError as error:
         return f"{mail.verb} is not understood: {error}"
+    return command
 
 
 def read_reasons(body: bytes | None) -> tuple[Reason, ...]:
@@ -140,8 +141,7 @@ class Clerk:
             now = self._clock.now()
             audit: list[tuple[Any, ...]] = []
             for case, letters in zip(cases, mail, strict=True):
-                for letter in letters:
-                    audit.append(case.decide(letter, now))
+                audit += [case.decide(letter, now) for letter in letters]
             batches = [case.batch() for case in cases]
             if refused := await link.batch(batches):
                 raise RuntimeError(f"the clerk's own rows were refused: {refused}")
@@ -288,9 +288,7 @@ class Case:
             final = decision.status in FINAL
             self.said = cancel_message(letter.by, self.effects) if final else decision.message
             self._facts.append(
-                happenings.status(
-                    self.claim, now, decision.status, self.said, reasons=decision.reasons, final=final
-                )
+                happenings.status(self.claim, now, decision.status, self.said, reasons=decision.reasons, final=final)
             )
         self.status, self.reasons, self.cancelling = decision.status, decision.reasons, decision.cancelling
 

@@ -41,7 +41,7 @@ UNSTORABLE: Final = (
 """Postgres or the driver refuses the content itself: sending it again is useless."""
 
 
-class Refused(Exception):  # noqa: N818  # reason: a fact, named like the field's words
+class Refused(Exception):  # reason: a fact, named like the field's words
     """The journal did not take a record; nothing of it is durable.
 
     Causes: another worker has taken the task over (``fenced``), or Postgres cannot store the content (``unstorable``).
@@ -290,7 +290,7 @@ class Journal:
 
     async def idle(self) -> None:
         """Wait until everything handed in so far is durable or refused."""
-        while self._queue or self._busy:
+        while self._queue or self._busy:  # noqa: ASYNC110  # the hot path tells nobody
             await sleep(0.002)
 
     async def _writer(self, number: int, *, task_status: anyio.abc.TaskStatus[None]) -> None:

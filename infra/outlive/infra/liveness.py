@@ -86,7 +86,7 @@ class Heartbeat:
                 await self._pulse(self._lease / 20)
         finally:
             self._stop.set()
-            while self._thread.is_alive():
+            while self._thread.is_alive():  # noqa: ASYNC110  # a thread tells no event loop
                 await asyncio.sleep(0.005)
 
     async def _pulse(self, seconds: float) -> None:
@@ -143,7 +143,13 @@ class Heartbeat:
         busy, draining, health = self._report()
         sent = self._clock.boottime()
         row = await connection.fetchrow(
-            self._sql["beat"], self.incarnation, self._lease, busy, draining, json.dumps(health), timeout=self._lease / 2
+            self._sql["beat"],
+            self.incarnation,
+            self._lease,
+            busy,
+            draining,
+            json.dumps(health),
+            timeout=self._lease / 2,
         )
         if row is None:
             self.fenced.set()
@@ -159,7 +165,7 @@ class Heartbeat:
             connection.terminate()
 
 
-class Fenced(Exception):  # noqa: N818  # reason: the field's word
+class Fenced(Exception):  # reason: the field's word
     """This worker was declared dead while it lived (frozen, or cut off from Postgres for a whole lease).
 
     Its tasks run elsewhere. It can write nothing any more; start a new process.

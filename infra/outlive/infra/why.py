@@ -126,9 +126,10 @@ def _activity(task: TaskRecord, seen: Circumstances) -> str:
 
 
 def _waits(task: TaskRecord) -> str:
+    what = task.waiting_for or ""
     until = f" until {_time(task.wait_until)} at the latest" if task.wait_until else ""
-    kind, _, name = (task.waiting_for or "").partition(" ")
-    match kind:
+    kind, _, name = what.partition(" ")
+    match "" if "," in what else kind:
         case "sleep":
             return f"It sleeps{until.removesuffix(' at the latest')} and then goes on by itself."
         case "signal":
@@ -136,7 +137,7 @@ def _waits(task: TaskRecord) -> str:
         case "child":
             return f"It waits for its child task {name}{until}. To look at that: outlive why {name}"
         case _:
-            return f"It waits for {task.waiting_for}{until}."
+            return f"It waits for {what}{until}."
 
 
 def _unheld(task: TaskRecord, seen: Circumstances) -> list[str]:

@@ -221,9 +221,9 @@ async def _remove(server: Server, own: Server, name: str) -> None:
 
 @asynccontextmanager
 async def _containers() -> AsyncGenerator[dict[str, Any]]:
+    from testcontainers.community.postgres import PostgresContainer  # noqa: PLC0415
     from testcontainers.core.container import DockerContainer  # noqa: PLC0415  # an extra that few tests need
     from testcontainers.core.waiting_utils import wait_for_logs  # noqa: PLC0415
-    from testcontainers.community.postgres import PostgresContainer  # noqa: PLC0415
 
     postgres = PostgresContainer(os.environ.get("OUTLIVE_POSTGRES_IMAGE", _POSTGRES_IMAGE), driver=None)
     nats = (

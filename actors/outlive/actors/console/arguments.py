@@ -1,0 +1,73 @@
+"""Values on the command line: ``key=text``, ``key:=json``, whole inputs, labels. Mistakes are usage errors."""
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from outlive.protocol import codec
+
+_PAIR: Final = re.compile(r"([^:=]+)(:?=)(.*)", re.DOTALL)
+
+
+def pairs(words: Sequence[str]) -> dict[str, Any]:
+    """Read ``key=text`` and ``key:=json`` into one object; a later key wins."""
+    return dict(map(_pair, words))
+
+
+def _pair(word: str) -> tuple[str, Any]:
+    match = _PAIR.fullmatch(word)
+    if match is None:
+        raise click.UsageError(f"'{word}' is neither key=text nor key:=json")
+    key, sign, text = match.groups()
+    return key, text if sign == "=" else _json(text, f"the value of {key}")
+
+
+def task_input(given: str | None, words: Sequence[str]) -> dict[str, Any]:
+    """Return a task's input: an object as JSON, ``@file`` or ``-`` (stdin), with pairs added to it."""
+    whole = {} if given is None else _json(_text(given), "--input")
+    if not isinstance(whole, dict):
+        raise click.UsageError(f'--input must be a JSON object, not {type(whole).__name__}: {{"key": value}}')
+    return {**whole, **pairs(words)}
+
+
+def value(words: Sequence[str]) -> Any:
+    """Return a signal's value: nothing is null, one word is JSON or else text, pairs are an object."""
+    if not words:
+        return None
+    if len(words) > 1 or _PAIR.fullmatch(words[0]):
+        return pairs(words)
+    try:
+        return codec.decode(words[0].encode())
+    except msgspec.DecodeError:
+        return words[0]
+
+
+def labels(words: Sequence[str]) -> dict[str, str]:
+    """Read ``key=value`` labels."""
+    for word in words:
+        if not all(word.partition("=")):
+            raise click.UsageError(f"the label '{word}' is not key=value")
+    return {key: text for key, _, text in (word.partition("=") for word in words)}
+
+
+def _text(given: str) -> str:
+    if given == "-":
+        return sys.stdin.read()
+    if not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"--input {given}: {error}") from error
+
+
+def _json(text: str, what: str) -> Any:
+    try:
+        return codec.decode(text.encode())
+    except msgspec.DecodeError as error:
+        raise click.UsageError(f"{what} is no JSON: {error}: {text[:80]}") from error

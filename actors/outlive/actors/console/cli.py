@@ -1,0 +1,119 @@
+"""The command ``outlive``: which commands there are, and how an end becomes an exit code.
+
+Exit codes: 0 done, 1 failed or refused, 2 usage, 3 a person must act, 130 detached or interrupted.
+"""
+
+import importlib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import click
+
+from outlive.actors.console.options import Given, client_options, dsn_option
+
+INTERRUPTED: Final = 130
+_PACKAGE: Final = "outlive.actors.console"
+
+
+class Entry(NamedTuple):
+    """A command: where its code is (``module:name`` within this package) and one line on what it does."""
+
+    target: str
+    help: str
+
+
+SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = MappingProxyType(
+    {
+        "Run": {
+            "demo": Entry("demo:demo", "See a real audit survive the death of its worker."),
+            "up": Entry("up:up", "Start everything: servers and workers for an app."),
+            "run": Entry("run:run", "Run one task to its end, with all that it needs."),
+            "worker": Entry("worker:worker", "Run one worker for an app."),
+        },
+        "Tasks": {
+            "submit": Entry("submit:submit", "Submit a task."),
+            "watch": Entry("watch:watch", "Follow tasks until they end."),
+            "list": Entry("tasks:list_tasks", "List tasks, newest first."),
+            "show": Entry("tasks:show", "Show all that is known of a task."),
+            "why": Entry("tasks:why", "Say why a task is where it is, and what happens next."),
+            "waiting": Entry("tasks:waiting", "List the tasks that wait for a person, with the command to type."),
+        },
+        "Steer": {
+            "pause": Entry("steer:pause", "Stop a task before its next step."),
+            "resume": Entry("steer:resume", "Take a pause back."),
+            "cancel": Entry("steer:cancel", "Let a task start nothing more."),
+            "signal": Entry("steer:signal", "Hand a value to a task that waits for it, now or later."),
+        },
+        "Operate": {
+            "health": Entry("operate:health", "Show living workers and what lags behind."),
+            "doctor": Entry("operate:doctor", "Check servers, schema, streams and workers; say how to mend each."),
+            "migrate": Entry("operate:migrate", "Bring the database to this version's schema."),
+            "dead-letters": Entry("letters:dead_letters", "See and settle messages that could not be read."),
+            "chaos": Entry("chaos:chaos", "Kill a worker or an actor, to see what happens."),
+            "bench": Entry("bench:bench", "Measure durable steps per second on this machine."),
+        },
+    }
+)
+"""What ``outlive --help`` shows, in this order."""
+
+_ENTRIES: Final = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called, and whose commands return their exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        """Return the names in the order of the help."""
+        return list(_ENTRIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
+        """Import a command."""
+        if (entry := _ENTRIES.get(cmd_name)) is None:
+            return None
+        module, _, name = entry.target.partition(":")
+        command: click.Command = getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or say which one was meant."""
+        if args and args[0] not in _ENTRIES and not args[0].startswith("-"):
+            near = get_close_matches(args[0], _ENTRIES, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            ctx.fail(f"No such command '{args[0]}'.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
+        """Write the commands by theme, without importing any."""
+        width = max(map(len, _ENTRIES))
+        for title, entries in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), entry.help) for name, entry in entries.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command, and end with its code; a known error is one line."""
+        try:
+            code = super().invoke(ctx)
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            failures = importlib.import_module(f"{_PACKAGE}.failures")  # only now: it knows the errors of all layers
+            known: click.ClickException | None = failures.known(error, as_json=ctx.ensure_object(Given).as_json)
+            if known is None:
+                raise
+            raise known from error
+        ctx.exit(code or 0)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@client_options
+@dsn_option
+@click.version_option(package_name="outlive", message="outlive %(version)s")
+def cli() -> None:
+    """Long tasks that outlive their process.
+
+    Servers are taken from OUTLIVE_NATS_URL and OUTLIVE_POSTGRES_DSN, else from the live pair of the state folder.
+    """

@@ -1,0 +1,1 @@
+"""``dead-letters``: messages that could not be read."""
