@@ -93,7 +93,8 @@ class Subscription:
     async def attach(self, client: Client) -> None:
         """Subscribe on another client."""
         self._current = await client.subscribe(self._subject, queue=self._queue, cb=self._callback)
-        await client._flush_pending(force_flush=True)  # else what `Bus` writes itself overtakes it
+        # Else what `Bus` writes itself would overtake it.
+        await client._flush_pending(force_flush=True)  # noqa: SLF001  # no public way waits for this alone
 
     async def unsubscribe(self) -> None:
         """End it; messages under way may still come."""
