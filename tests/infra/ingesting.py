@@ -105,9 +105,9 @@ class Bench:
         try:
             yield one
         finally:
-            running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
+            while not running.done():  # asyncio.wait_for may swallow a cancellation (before Python 3.12)
+                running.cancel()
+                await asyncio.wait([running], timeout=0.2)
 
 
 @contextlib.asynccontextmanager
