@@ -10,7 +10,7 @@ from outlive.protocol.subjects import Subjects
 
 
 async def main() -> None:
-    settings = Settings.load(lease=0.3, heartbeat=0.1)
+    settings = Settings.load(lease=0.3, heartbeat=0.05)
     assert settings.nats_url and settings.postgres_dsn
     async with Bus(settings.nats_url) as bus:
         subjects = Subjects(settings.prefix)

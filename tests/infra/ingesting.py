@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,7 +95,7 @@ class Bench:
     @contextlib.asynccontextmanager
     async def ingester(
         self, *, bus: Bus | None = None, dsn: str = "", me: uuid.UUID | None = None
-    ) -> AsyncIterator[Ingester]:
+    ) -> AsyncGenerator[Ingester]:
         """Run an ingester."""
         one = Ingester(
             dsn or self.server.postgres_dsn, bus or self.bus, self.subjects, me or uuid.uuid4(), self.server.settings,
@@ -111,7 +111,7 @@ class Bench:
 
 
 @contextlib.asynccontextmanager
-async def bench(server: Server) -> AsyncIterator[Bench]:
+async def bench(server: Server) -> AsyncGenerator[Bench]:
     """Connect to a server whose store knows the kind ``k``."""
     connection = await database.connect(server.postgres_dsn, application_name="test")
     await connection.execute("insert into kind (name, code_version, input_schema) values ('k', '1', '{}')")

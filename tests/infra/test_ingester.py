@@ -7,7 +7,7 @@ import signal
 import sys
 import uuid
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,9 @@ async def own_bench(shared: Server) -> AsyncIterator[Bench]:
 
 
 async def task(own: Bench, task_id: str) -> dict[str, Any]:
-    return dict(await own.connection.fetchrow("select * from task where task_id = $1", task_id))
+    row = await own.connection.fetchrow("select * from task where task_id = $1", task_id)
+    assert row is not None
+    return dict(row.items())
 
 
 async def codes(own: Bench) -> dict[str, str]:
@@ -88,7 +90,7 @@ async def test_the_dedup_table(own: Bench) -> None:
             await own.send(task_id, body)
             answer = await own.heard(str(body["command_id"]))
             assert (answer["ok"], answer["code"], answer["task_id"]) == (False, "conflict", task_id)
-        assert "for task t1" in answer["message"]
+            assert "for task t1" in answer["message"]
 
         await own.send("t1", {**GO, "command_id": "g1", "value": 2}, tenant="other")  # tenants share no ids
         await own.settled()
@@ -488,7 +490,7 @@ async def test_order_is_kept_while_the_process_is_killed(own: Bench) -> None:
 
 
 @contextlib.asynccontextmanager
-async def child(own: Bench, failpoint: Mapping[str, str]) -> AsyncIterator[Process]:
+async def child(own: Bench, failpoint: Mapping[str, str]) -> AsyncGenerator[Process]:
     """Run an ingester in a process of its own; SIGKILL it at the end."""
     program = Path(__file__).with_name("ingester_main.py")
     environment = {**os.environ, **own.server.environment, **failpoint}

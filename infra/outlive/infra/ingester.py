@@ -151,7 +151,8 @@ class Ingester:
         async with Feed(self._source, cursor.position.seq + 1) as feed:
             # Asked after the consumer was made: a stream that is replaced from now on takes the consumer with it.
             if created := await self._replaced(cursor.position):
-                _log.warning("ingester.reads_from_start", stream=self._source.stream, was_at=cursor.position.seq)
+                if cursor.position.created:
+                    _log.warning("ingester.reads_from_start", stream=self._source.stream, was_at=cursor.position.seq)
                 await cursor.restart(created)
                 return
             while True:
@@ -187,8 +188,9 @@ class Ingester:
             admission = await cursor.admit(batch)
         except UNSTORABLE as error:
             if len(batch) == 1:
-                _log.warning("ingester.dead_letter", seq=batch[0].message.seq, error=str(error))
-                admission = await cursor.admit([batch[0].bury(f"it cannot be stored: {error}")])
+                reason = str(error).partition("\n")[0]  # the rest is the row's content
+                _log.warning("ingester.dead_letter", seq=batch[0].message.seq, reason=reason)
+                admission = await cursor.admit([batch[0].bury(f"it cannot be stored: {reason}")])
             else:
                 middle = len(batch) // 2
                 await self._admit(cursor, batch[:middle])

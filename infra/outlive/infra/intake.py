@@ -89,7 +89,7 @@ def read(message: Message, subjects: Subjects, generation: str, limit: int) -> I
         return _unplaced(message, str(error))
     try:
         value = _decoded(message.body)
-        command_id = _command_id(value, message, generation)
+        command_id = _command_id(value, message) or f"{generation}-{message.seq}"
         digest = codec.command_digest(place.tenant, place.task_id, place.verb, value)
     except (codec.NotJson, ids.InvalidId, RecursionError) as error:
         return _unread(message, place, str(error))
@@ -108,13 +108,25 @@ def generation_of(created: str) -> str:
     return codec.digest(created.encode())[:5].hex()
 
 
-def _command_id(value: dict[str, Any], message: Message, generation: str) -> str:
-    """Find the dedup id: the body wins over the header, the header over the place in the stream."""
+def given_id(message: Message) -> str | None:
+    """Return the dedup id that the sender gave; None without a valid one."""
+    try:
+        value = _decoded(message.body)
+    except codec.NotJson:
+        value = {}
+    try:
+        return _command_id(value, message)
+    except ids.InvalidId:
+        return None
+
+
+def _command_id(value: dict[str, Any], message: Message) -> str | None:
+    """Find the dedup id: the body wins over the header; None where neither has one."""
     if value.get("command_id") is not None:
         return ids.check("command_id", value["command_id"])
     header = message.headers.get("Nats-Msg-Id")
     if header is None:
-        return f"{generation}-{message.seq}"
+        return None
     ours = _CLIENT_HEADER.fullmatch(header)
     return ids.check("Nats-Msg-Id", ours[1] if ours else header)
 
@@ -132,7 +144,7 @@ def _unplaced(message: Message, reason: str) -> Incoming:
 def _unread(message: Message, place: CommandSubject, reason: str) -> Incoming:
     """Keep a message whose body is no command; its header may say whom to answer."""
     try:
-        command_id = _command_id({}, message, "") if "Nats-Msg-Id" in message.headers else None
+        command_id = _command_id({}, message)
     except ids.InvalidId:
         command_id = None
     found = Incoming(message, place.tenant, place.task_id, place.verb, command_id, message.digest)
