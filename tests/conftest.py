@@ -17,6 +17,8 @@ BACKEND_VARIABLES: Final = frozenset(
         "OUTLIVE_NATS_TOKEN",
         "OUTLIVE_POSTGRES_DSN",
         "OUTLIVE_TEST_BACKEND",
+        "OUTLIVE_NATS_IMAGE",
+        "OUTLIVE_POSTGRES_IMAGE",
         "OUTLIVE_POSTGRES_BIN",
         "OUTLIVE_NATS_BIN",
     }
@@ -50,6 +52,7 @@ def _nothing_blocks_the_loop() -> Iterator[None]:
             function.can_block_in("outlive/infra/settings.py", {"default_state_dir"})  # one look at the current folder
             function.can_block_in("outlive/infra/embedded/server.py", {"kill"})  # a killed child is gone in a moment
             function.can_block_in("asyncpg/connect_utils.py", {"_parse_connect_dsn_and_args"})  # looks for certificates
+            function.can_block_in("structlog/dev.py", {"__call__"})  # shows the source in a traceback
         yield
 
 

@@ -1,18 +1,22 @@
 """Supervision of a worker's services: child specs, strategy rest_for_one, restart intensity (OTP's words).
 
 The services stand in an order in which each may rely on those before it. When one fails, it and those after it are
-stopped in reverse order and started again in order, at most so often within a period; then the tree gives up.
+stopped in reverse order and started again in order, at most so often within a period; then the tree gives up. However
+the tree ends, all services are stopped in reverse order, one after the other.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import anyio
 import anyio.abc
 import structlog
 
 from outlive.protocol.restart import Intensity
+
+BACKOFF: Final = 0.1
+"""Seconds before the second restart within a period; the first one is immediate, each further one waits twice as long."""
 
 _log = structlog.get_logger("outlive.supervision")
 
@@ -32,12 +36,6 @@ class ChildSpec:
     fatal: tuple[type[BaseException], ...] = ()
 
 
-@dataclass(slots=True)
-class _Running:
-    scope: anyio.CancelScope
-    gone: anyio.Event
-
-
 class ServiceStopped(RuntimeError):
     """A service returned although nobody stopped it."""
 
@@ -48,89 +46,104 @@ async def rest_for_one(children: Sequence[ChildSpec], intensity: Intensity, *, s
     Args:
         children: in start order.
         intensity: how many restarts within which period.
-        started: called when all run for the first time.
+        started: called whenever all of them run.
 
     Raises:
         Exception: the error of the service whose restart was one too many, or a fatal one.
     """
-    tree = _Tree(children)
-    history: list[float] = []
     async with anyio.create_task_group() as group:
-        first = 0
-        while True:
-            failed = await tree.start(group, first)
-            if failed is None:
-                started()
-                failed = await tree.failures.receive()
-            first, error = failed
-            await tree.stop(first)
-            allowed, history = intensity.allowed(history, anyio.current_time())
-            spec = children[first]
-            _log.error("service failed", service=spec.id, error=repr(error), restarted=allowed, exc_info=error)
-            if not allowed or isinstance(error, spec.fatal):
-                group.cancel_scope.cancel()
-                raise error
+        tree = _Tree(children, group)
+        try:
+            error = await _supervise(tree, children, intensity, started)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await tree.stop(0)
+    raise error
+
+
+async def _supervise(
+    tree: "_Tree", children: Sequence[ChildSpec], intensity: Intensity, started: Callable[[], None]
+) -> Exception:
+    """Start and restart. Returns the error at which the tree gives up."""
+    history: list[float] = []
+    first = 0
+    while True:
+        if await tree.start(first):
+            started()
+        first, error = await tree.failure()
+        allowed, history = intensity.allowed(history, anyio.current_time())
+        allowed = allowed and not isinstance(error, children[first].fatal)
+        _log.error("service failed", service=children[first].id, restarted=allowed, exc_info=error)
+        if not allowed:
+            return error
+        await anyio.sleep(BACKOFF * 2 ** (len(history) - 2) if len(history) > 1 else 0)
+
+
+@dataclass(slots=True)
+class _Running(anyio.abc.TaskStatus[None]):
+    """One run of a service. Its scope is shielded: the tree alone stops it, in its turn."""
+
+    scope: anyio.CancelScope = field(default_factory=lambda: anyio.CancelScope(shield=True))
+    settled: anyio.Event = field(default_factory=anyio.Event)
+    """It has started, or failed to."""
+    gone: anyio.Event = field(default_factory=anyio.Event)
+
+    def started(self, value: Any = None) -> None:  # noqa: ARG002  # the interface's; nobody has a value to tell
+        self.settled.set()
 
 
 class _Tree:
-    def __init__(self, children: Sequence[ChildSpec]) -> None:
+    def __init__(self, children: Sequence[ChildSpec], group: anyio.abc.TaskGroup) -> None:
         self._children = children
+        self._group = group
         self._running: dict[int, _Running] = {}
-        self._send, self.failures = anyio.create_memory_object_stream[tuple[int, Exception]](len(children))
+        self._failed: dict[int, Exception] = {}
+        self._failing = anyio.Event()
 
-    async def start(self, group: anyio.abc.TaskGroup, first: int) -> tuple[int, Exception] | None:
-        """Start from `first` on, in order. Returns the failure of one that did not come up."""
+    async def start(self, first: int) -> bool:
+        """Start from `first` on, in order; False as soon as any service has failed."""
         for number in range(first, len(self._children)):
-            try:
-                await group.start(self._run, number)
-            except Exception as error:  # noqa: BLE001  # reason: judged by the strategy
-                self._running.pop(number, None)
-                return number, error
-        return None
+            running = self._running[number] = _Running()
+            self._group.start_soon(self._run, number, running)
+            await running.settled.wait()
+            if self._failed:
+                return False
+        return True
+
+    async def failure(self) -> tuple[int, Exception]:
+        """Wait for a failure, stop the service and those after it; the first in the order counts, however many failed."""
+        await self._failing.wait()
+        first = len(self._children)
+        while (lowest := min(self._failed)) < first:
+            first = lowest
+            await self.stop(first)
+        error = self._failed[first]
+        self._failed, self._failing = {}, anyio.Event()
+        return first, error
 
     async def stop(self, first: int) -> None:
-        """Stop from the last down to `first`; what they reported meanwhile is part of the same failure."""
+        """Stop from the last down to `first`."""
         for number in sorted((n for n in self._running if n >= first), reverse=True):
             running = self._running.pop(number)
             running.scope.cancel()
             await running.gone.wait()
-        while True:
-            try:
-                self.failures.receive_nowait()
-            except anyio.WouldBlock:
-                return
 
-    async def _run(self, number: int, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    async def _run(self, number: int, running: _Running) -> None:
         spec = self._children[number]
-        status = _Once(task_status)
-        running = self._running[number] = _Running(anyio.CancelScope(), anyio.Event())
         try:
             with running.scope:
-                await _serve(spec, status, running.scope)
-        except Exception as error:
-            if not status.told:
-                raise  # reaches `start`
-            self._send.send_nowait((number, _unwrap(error)))
+                await spec.start(running)
+            if not running.scope.cancel_called:
+                self._fail(number, ServiceStopped(f"{spec.id} returned although nobody stopped it"))
+        except Exception as error:  # noqa: BLE001  # judged by the strategy
+            self._fail(number, _unwrap(error))
         finally:
+            running.settled.set()
             running.gone.set()
 
-
-async def _serve(spec: ChildSpec, status: "_Once", scope: anyio.CancelScope) -> None:
-    await spec.start(status)
-    if not scope.cancel_called:
-        raise ServiceStopped(f"{spec.id} returned although nobody stopped it")
-
-
-class _Once:
-    """A task status that remembers whether it was told."""
-
-    def __init__(self, status: anyio.abc.TaskStatus[None]) -> None:
-        self._status = status
-        self.told = False
-
-    def started(self, value: Any = None) -> None:
-        self.told = True
-        self._status.started(value)
+    def _fail(self, number: int, error: Exception) -> None:
+        self._failed[number] = error
+        self._failing.set()
 
 
 def _unwrap(error: Exception) -> Exception:
