@@ -84,6 +84,7 @@ class Actor:
         self.claim = claimed.claim
         self.flow = Flow(claimed, kind, line, world)
         self.crash: Crash | None = None
+        self.life: Final = anyio.CancelScope()  # around `run`, for `kill`
         self._kind = kind
         self._world = world
         self._crashes = crashes
@@ -361,6 +362,11 @@ class Actor:
     def fence(self) -> None:
         """Another worker owns the task."""
         self.flow.halt("fenced")
+
+    def kill(self) -> None:
+        """End here and now, as a mistake of ours would; the task begins again at its checkpoint."""
+        self.crash = Crash(Failure(type="Killed", message="the actor was killed"))
+        self.life.cancel()
 
     def _title(self) -> str:
         try:

@@ -186,8 +186,10 @@ class Supervisor:
         if key in self.actors:
             self.actors[key].fence()  # its epoch is over
         self.actors[key] = actor
+        ending: Ending = "crashed"
         try:
-            ending = await self._run(actor, task)
+            with actor.life:
+                ending = await self._run(actor, task)
         except Exception as error:  # noqa: BLE001  # our own mistake: the task begins again at its checkpoint
             _log.exception("actor failed", task=task.claim.task_id)
             actor.crash = Crash(Failure(type=type(error).__name__, message=str(error)))

@@ -64,6 +64,10 @@ class Subjects(NamedTuple):
         """Where a question about tasks is asked (request and reply)."""
         return f"{self.prefix}.{tenant}.api.{verb}"
 
+    def chaos(self, tenant: str, verb: str) -> str:
+        """Where workers that were started for it are told to break something (request and reply)."""
+        return f"{self.prefix}.{tenant}.chaos.{verb}"
+
     def wake(self, incarnation: str) -> str:
         """Where one worker is told that its tasks have mail, or (``all``) that work is due. Internal."""
         return f"{self.prefix}._wake.{incarnation}"

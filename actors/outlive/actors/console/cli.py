@@ -13,7 +13,7 @@ import click
 
 from outlive.actors.console.options import Given, client_options, dsn_option
 
-INTERRUPTED: Final = 130
+INTERRUPTED: Final = 130  # as in interrupt.py, which is imported late
 _PACKAGE: Final = "outlive.actors.console"
 
 
@@ -76,7 +76,9 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command, or say which one was meant."""
         if args and args[0] not in _ENTRIES and not args[0].startswith("-"):
             near = get_close_matches(args[0], _ENTRIES, n=1)

@@ -3,7 +3,7 @@
 import asyncpg
 import click
 
-from outlive.actors.console.output import emit
+from outlive.actors.console import output
 from outlive.actors.signature import RegistrationError
 from outlive.infra import embedded
 from outlive.infra.bus import BusError
@@ -41,17 +41,19 @@ def known(error: BaseException, *, as_json: bool) -> click.ClickException | None
     With `as_json` the contract's own answer to a refused command or question goes to stdout as well.
     """
     error = cause(error)
+    if isinstance(error, click.ClickException):
+        return error
     if not isinstance(error, KNOWN):
         return None
     if as_json and isinstance(error, CommandRefused):
-        emit(error.answer)
+        output.emit(error.answer)
     if as_json and isinstance(error, QuestionRefused):
-        emit(error.problem)
+        output.emit(error.problem)
     return click.ClickException(str(error) or type(error).__name__)
 
 
 def cause(error: BaseException) -> BaseException:
-    """Return what is inside groups of one."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+    """Return the first error within groups: what came after it is its consequence."""
+    while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

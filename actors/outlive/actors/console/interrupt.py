@@ -8,33 +8,42 @@ from typing import Any, Final
 import anyio
 
 INTERRUPTED: Final = 130
+"""Exit code of a command that was interrupted, or left alone what it watched."""
+
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
 class Interrupt:
-    """What signals have asked for.
+    """What the signals do.
 
     Attributes:
-        scope: is cancelled by the first signal.
-        hurry: is set by the second one.
+        scope: around the whole command.
+        hurry: an event for whoever stops in order.
+        first: called by the first signal; cancels the scope unless something else was put here.
+        second: called by every further one; sets `hurry` unless something else was put here.
     """
 
     def __init__(self) -> None:
         """Nothing was asked yet; needs a running event loop."""
-        self.scope = anyio.CancelScope()
-        self.hurry = anyio.Event()
+        self.scope: Final = anyio.CancelScope()
+        self.hurry: Final = anyio.Event()
+        self.first: Callable[[], None] = self.scope.cancel
+        self.second: Callable[[], object] = self.hurry.set
+        self._asked = False
 
     def __call__(self) -> None:
         """Take a signal."""
-        if self.scope.cancel_called:
-            self.hurry.set()
-        self.scope.cancel()
+        if self._asked:
+            self.second()
+        else:
+            self._asked = True
+            self.first()
 
 
-def run(
-    command: Callable[[Interrupt], Awaitable[int]], *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
-) -> int:
-    """Run a command to its end; an interrupted one is cancelled, cleans up, and gives 130 unless it returns a code."""
+def run(command: Callable[[Interrupt], Awaitable[int]], *, loop_factory: LoopFactory | None = None) -> int:
+    """Run a command to its end; one that is interrupted is cancelled, cleans up, and gives 130."""
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(_interruptible(command))
 
@@ -48,11 +57,11 @@ async def _interruptible(command: Callable[[Interrupt], Awaitable[int]]) -> int:
     return INTERRUPTED
 
 
-def default_loop() -> Callable[[], Any] | None:
-    """Return uvloop's factory where it is installed."""
+def fast_loop() -> LoopFactory | None:
+    """Return what makes uvloop's event loop, where it is installed."""
     try:
         import uvloop  # noqa: PLC0415  # only workers pay for it
     except ImportError:
         return None
-    factory: Callable[[], Any] = uvloop.new_event_loop
-    return factory
+    factory: Any = uvloop.new_event_loop
+    return factory  # type: ignore[no-any-return]  # uvloop is typed loosely

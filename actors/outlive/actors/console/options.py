@@ -49,9 +49,7 @@ def _json(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 
 def _setting(*names: str, variable: str, text: str, **options: Any) -> Callable[[F], F]:
-    return click.option(
-        *names, callback=_override, expose_value=False, help=f"{text}  [env: {variable}]", **options
-    )
+    return click.option(*names, callback=_override, expose_value=False, help=f"{text}  [env: {variable}]", **options)
 
 
 json_option: Final = click.option(

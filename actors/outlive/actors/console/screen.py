@@ -1,0 +1,251 @@
+"""What a watcher sees: a bar per task in a terminal, a line per event without one, JSON objects for programs."""
+
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Task as Bar
+from rich.text import Text
+
+from outlive.actors.console import output
+from outlive.infra.reader import Gap, Item
+from outlive.protocol.events import ApprovalEvent, CommandEvent, NoteEvent, ResumedEvent, StatusEvent, StepEvent
+from outlive.protocol.task import FINAL, Reason, Status, TaskRecord
+
+_COLOURS: Final = {
+    Status.PAUSED: "yellow",
+    Status.SUCCEEDED: "green",
+    Status.FAILED: "bold red",
+    Status.CANCELLED: "yellow",
+}
+_NARROW: Final = 24
+
+
+class Screen(Protocol):
+    """Where a watcher looks; a context manager."""
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        """Leave the last state in view."""
+        ...
+
+    def doing(self, what: str) -> None:
+        """Tell what takes time just now."""
+
+    def line(self, text: str) -> None:
+        """Hand on a line that somebody else wrote."""
+
+    def event(self, task_id: str, item: Item) -> None:
+        """Show a progress event."""
+
+    def end(self, task: TaskRecord) -> None:
+        """Show how a task ended, or that it waits for a person."""
+
+
+class JsonScreen:
+    """For programs: the events as they come, then the end; one object per line on stdout."""
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left open."""
+
+    def doing(self, what: str) -> None:
+        """Say it to whoever reads stderr."""
+        output.say(what)
+
+    def line(self, text: str) -> None:
+        """Hand it on to stderr."""
+        output.say(text)
+
+    def event(self, task_id: str, item: Item) -> None:
+        """Write the event, or ``{"type": "gap", ...}`` for events that exist no more."""
+        if isinstance(item, Gap):
+            output.emit({"type": "gap", "task_id": task_id, "from_seq": item.from_seq, "to_seq": item.to_seq})
+        else:
+            output.emit(item)
+
+    def end(self, task: TaskRecord) -> None:
+        """Write ``{"type": "end", ...}`` with status, result, failure and reasons."""
+        last: dict[str, Any] = {"type": "end", "task_id": task.task_id, "status": task.status}
+        if task.status is Status.SUCCEEDED:
+            last["result"] = task.result
+        output.emit(last | ({"failure": task.failure} if task.failure else {}) | {"reasons": task.reasons})
+
+
+class LineScreen:
+    """Without a terminal: a line per event on stderr, the result on stdout."""
+
+    def __init__(self, console: Console | None = None, *, named: bool = False) -> None:
+        """Write to a console; with `named` each line says of which task it speaks."""
+        self.console = console or output.console(err=True)
+        self._named = named
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left open."""
+
+    def doing(self, what: str) -> None:
+        """Print a line."""
+        self.console.print(what, style="dim")
+
+    def line(self, text: str) -> None:
+        """Print it as it is."""
+        self.console.out(text, highlight=False)
+
+    def event(self, task_id: str, item: Item) -> None:
+        """Print number, time and message."""
+        if isinstance(item, Gap):
+            self.console.print(self._head(task_id) + gap(item))
+            return
+        self.console.print(f"{self._head(task_id)}{item.seq:>6}  {item.at:%H:%M:%S}  {item.message}")
+        if isinstance(item, StatusEvent):
+            for text in needs(item.reasons):
+                self.console.print(f"{'':16}{text}")
+
+    def _head(self, task_id: str) -> str:
+        return f"{task_id}  " if self._named else ""
+
+    def end(self, task: TaskRecord) -> None:
+        """Print the traceback of a failure to stderr, the result to stdout."""
+        if task.failure is not None and task.failure.traceback:
+            self.console.print(task.failure.traceback.rstrip(), style="dim")
+        if task.status is Status.SUCCEEDED:
+            output.result(task.result)
+
+
+class BarScreen(LineScreen):
+    """In a terminal: a bar per task, and above the bars a line for what a person should not miss."""
+
+    def __init__(self, console: Console | None = None, *, named: bool = False) -> None:
+        """Draw on a console; with `named` each bar says of which task it speaks."""
+        super().__init__(console, named=named)
+        self._progress = Progress(
+            SpinnerColumn(finished_text=" "), _Message(), BarColumn(None), _Count(), TimeElapsedColumn(),
+            console=self.console, expand=True,
+        )  # fmt: skip
+        self._bars: dict[str, TaskID] = {}
+        self._steps: dict[str, int] = {}
+        self._notes: set[str] = set()  # tasks that say themselves how far they are
+
+    def __enter__(self) -> Self:
+        """Begin to draw."""
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the last state on the screen."""
+        self._progress.stop()
+
+    def event(self, task_id: str, item: Item) -> None:
+        """Move the task's bar; print a line if it matters."""
+        if task_id not in self._bars:
+            self._bars[task_id] = self._progress.add_task("", total=None, named=self._named, task_id=task_id)
+            self._steps[task_id] = 0
+        match item:
+            case Gap():
+                self._say(task_id, gap(item), "dim")
+                self._steps[task_id] = item.task.done.count
+            case NoteEvent():
+                self._note(task_id, item)
+            case StepEvent(status="completed"):
+                self._step(task_id, item)
+            case _:
+                self._tell(task_id, item)
+
+    def _note(self, task_id: str, note: NoteEvent) -> None:
+        self._notes.add(task_id)
+        self._move(task_id, description=note.message)
+        if note.done is not None and note.total:
+            self._move(task_id, completed=note.done, total=note.total)
+
+    def _step(self, task_id: str, step: StepEvent) -> None:
+        self._steps[task_id] += 1
+        if task_id not in self._notes:
+            self._move(task_id, description=step.message)
+        self._move(task_id, steps=self._steps[task_id])
+
+    def _tell(self, task_id: str, item: Any) -> None:
+        match item:
+            case StatusEvent(status=status) if status in FINAL:
+                self._say(task_id, item.message, _COLOURS[status])
+                self._remove(task_id)
+            case StatusEvent(status=Status.PAUSED):
+                self._say(task_id, "\n".join((item.message, *needs(item.reasons))), "yellow")
+                self._move(task_id, description="paused")
+            case StatusEvent():
+                self._move(task_id, description=item.message)
+            case StepEvent(status="failed" | "unknown"):
+                self._say(task_id, item.message, "red")
+            case StepEvent():
+                self._move(task_id, description=item.message)
+            case ResumedEvent():
+                self._say(task_id, item.message, "bold cyan")
+            case ApprovalEvent() | CommandEvent():
+                self._say(task_id, item.message, "dim")
+            case _:
+                self._say(task_id, item.message, "")
+
+    def _move(self, task_id: str, **state: Any) -> None:
+        self._progress.update(self._bars[task_id], **state)
+
+    def _remove(self, task_id: str) -> None:
+        self._progress.remove_task(self._bars.pop(task_id))
+
+    def _say(self, task_id: str, text: str, style: str) -> None:
+        self.console.print(Text.assemble((self._head(task_id), "dim"), (text, style)))
+
+
+class _Message(ProgressColumn):
+    """The last message; cut so that the bar keeps its place."""
+
+    def render(self, task: Bar) -> Text:
+        """Return it, with the task's id where there are several."""
+        named = f"{task.fields['task_id'][-8:]}  " if task.fields.get("named") else ""
+        return Text.assemble((named, "dim"), task.description.splitlines()[0] if task.description else "")
+
+
+class _Count(TextColumn):
+    """How far: the task's own numbers, else its steps."""
+
+    def __init__(self) -> None:
+        """Keep as little room as it needs."""
+        super().__init__("")
+
+    def render(self, task: Bar) -> Text:
+        """Return ``done/total``, or the number of steps."""
+        if task.total:
+            return Text(f"{task.completed:.0f}/{task.total:.0f}", style="dim")
+        return Text(f"{task.fields.get('steps', 0)} steps", style="dim")
+
+
+def needs(reasons: list[Reason]) -> list[str]:
+    """Return the commands that a person may type."""
+    return [f"to go on: {reason.do}" for reason in reasons]
+
+
+def gap(item: Gap) -> str:
+    """Say that history is missing, and how things stand."""
+    return (
+        f"events {item.from_seq} to {item.to_seq} are kept no more; the task is {item.task.status}, "
+        f"{item.task.done.count} steps done"
+    )
+
+
+def choose(*, as_json: bool, named: bool = False) -> Screen:
+    """Return the screen that fits to who is looking."""
+    if as_json:
+        return JsonScreen()
+    console = output.console(err=True)
+    return BarScreen(console, named=named) if console.is_terminal else LineScreen(console, named=named)
