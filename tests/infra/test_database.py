@@ -45,10 +45,10 @@ async def test_the_clock_is_set_by_the_database(shared: Server) -> None:
 
 
 async def test_a_busy_pool_says_so(shared: Server) -> None:
-    async with database.Pool(shared.postgres_dsn, application_name="x", size=1, wait=0.05) as pool:
+    async with database.Pool(shared.postgres_dsn, application_name="x", size=1, wait=0.5) as pool:
         assert await pool.fetchval("select 1") == 1
         async with pool.acquire():
-            with pytest.raises(database.PoolExhausted, match=r"all 1 database connections were in use for 0\.05 s"):
+            with pytest.raises(database.PoolExhausted, match=r"all 1 database connections were in use for 0\.5 s"):
                 await pool.fetchval("select 1")
         assert (await pool.fetchrow("select 2 as n")) is not None
         assert [row["n"] for row in await pool.fetch("select 3 as n")] == [3]
@@ -64,7 +64,8 @@ async def test_a_transaction_left_open_does_not_reach_the_next_borrower(shared: 
 
 
 async def test_a_restart_of_the_server_is_transient(server: Server) -> None:
-    assert server.pair
+    if server.pair is None:
+        pytest.skip("these servers are not ours to kill")
     async with database.Pool(server.postgres_dsn, application_name="x", size=2) as pool:
         await pool.fetchval("select 1")
         server.pair.postgres.kill()

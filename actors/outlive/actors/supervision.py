@@ -63,7 +63,7 @@ async def rest_for_one(children: Sequence[ChildSpec], intensity: Intensity, *, s
 
 async def _supervise(
     tree: "_Tree", children: Sequence[ChildSpec], intensity: Intensity, started: Callable[[], None]
-) -> Exception:
+) -> BaseException:
     """Start and restart. Returns the error at which the tree gives up."""
     history: list[float] = []
     first = 0
@@ -97,7 +97,7 @@ class _Tree:
         self._children = children
         self._group = group
         self._running: dict[int, _Running] = {}
-        self._failed: dict[int, Exception] = {}
+        self._failed: dict[int, BaseException] = {}
         self._failing = anyio.Event()
 
     async def start(self, first: int) -> bool:
@@ -110,7 +110,7 @@ class _Tree:
                 return False
         return True
 
-    async def failure(self) -> tuple[int, Exception]:
+    async def failure(self) -> tuple[int, BaseException]:
         """Wait for a failure, stop the service and those after it; the first in the order counts, however many failed."""
         await self._failing.wait()
         first = len(self._children)
@@ -136,18 +136,18 @@ class _Tree:
             if not running.scope.cancel_called:
                 self._fail(number, ServiceStopped(f"{spec.id} returned although nobody stopped it"))
         except Exception as error:  # noqa: BLE001  # judged by the strategy
-            self._fail(number, _unwrap(error))
+            self._fail(number, unwrap(error))
         finally:
             running.settled.set()
             running.gone.set()
 
-    def _fail(self, number: int, error: Exception) -> None:
+    def _fail(self, number: int, error: BaseException) -> None:
         self._failed[number] = error
         self._failing.set()
 
 
-def _unwrap(error: Exception) -> Exception:
-    """A group of one error is that error: reports name the cause."""
-    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+def unwrap(error: BaseException) -> BaseException:
+    """Return what is inside groups of one error: reports name the cause."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

@@ -10,7 +10,7 @@ import contextlib
 import faulthandler
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from importlib import metadata
 from types import TracebackType
@@ -23,7 +23,7 @@ import structlog
 
 from outlive.actors.app import App
 from outlive.actors.flow import World
-from outlive.actors.supervision import ChildSpec, rest_for_one
+from outlive.actors.supervision import ChildSpec, rest_for_one, unwrap
 from outlive.actors.supervisor import Supervisor
 from outlive.actors.threads import Threads
 from outlive.infra import embedded, migrate, sql, streams
@@ -48,10 +48,12 @@ from outlive.protocol.subjects import Subjects
 FLUSH: Final = 2.0
 """Seconds at the end for what is durable to be published."""
 
-PATIENCE: Final = 12
-"""Leases for which a worker may be unhealthy before it gives up."""
+START: Final = 30.0
+"""Seconds within which all services must have started."""
 
 WorkerFenced = Fenced
+
+_VERSION: Final = metadata.version("outlive")  # reads files, so once and early
 
 _log = structlog.get_logger("outlive.worker")
 _wake_due: Final = msgspec.json.Decoder(dict[str, bool])
@@ -61,8 +63,8 @@ _wake_keys: Final = msgspec.json.Decoder(list[tuple[str, str]])
 class WorkerUnhealthy(RuntimeError):
     """The worker could not do its work for too long and has let go of it.
 
-    Causes: Postgres or NATS out of reach for two minutes, or a service that stands still although they answer; the
-    message lists what was overdue.
+    Causes: Postgres or NATS out of reach for longer than ``OUTLIVE_PATIENCE``, or a service that stands still although
+    they answer; the message lists what was overdue.
     """
 
 
@@ -105,31 +107,45 @@ class Worker:
 
     async def __aenter__(self) -> Self:
         """Connect, migrate, register the kinds, and start all services."""
-        dsn = str(self.settings.postgres_dsn)
-        await migrate.migrate(dsn)
-        self._pool = await self._stack.enter_async_context(
-            Pool(dsn, application_name=f"outlive:{self.incarnation}", size=self.settings.pool_size)
-        )
-        await self._register()
-        self._bus = await self._stack.enter_async_context(Bus.of(self.settings, name="outlive worker"))
-        self._announcer = Announcer(self._bus, self.subjects)
-        self._threads = Threads(self.settings.threads)
-        self._group = await self._stack.enter_async_context(anyio.create_task_group())
-        self._group.start_soon(self._tree)
-        with anyio.fail_after(30):
-            await self._ready.wait()
+        with _one_error():
+            async with contextlib.AsyncExitStack() as stack:
+                await self._enter(stack)
+                self._stack = stack.pop_all()
         self._entered = True
         return self
+
+    async def _enter(self, stack: contextlib.AsyncExitStack) -> None:
+        dsn = str(self.settings.postgres_dsn)
+        await migrate.migrate(dsn)
+        self._pool = await stack.enter_async_context(
+            Pool(dsn, application_name=f"outlive:{self.incarnation}", size=self.settings.pool_size, journal=True)
+        )
+        await self._register()
+        self._bus = await stack.enter_async_context(Bus.of(self.settings, name="outlive worker"))
+        self._announcer = Announcer(self._bus, self.subjects)
+        self._threads = Threads(self.settings.threads)
+        self._group = await stack.enter_async_context(anyio.create_task_group())
+        stack.push_async_exit(self._leave)
+        self._group.start_soon(self._tree)
+        with anyio.move_on_after(START):
+            await self._ready.wait()
+            return
+        raise WorkerUnhealthy(f"not all services had started after {START:g} s: do Postgres and NATS answer?")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         """Drain unless something failed, then stop the services in reverse order."""
         self._entered = False
-        if error is None:
-            await self._drain()
-        self._group.cancel_scope.cancel()
-        return await self._stack.__aexit__(kind, error, trace)
+        with _one_error():
+            return await self._stack.__aexit__(kind, error, trace)
+
+    async def _leave(self, *raised: object) -> None:
+        try:
+            if raised == (None, None, None):
+                await self._drain()
+        finally:
+            self._group.cancel_scope.cancel()
 
     async def run(self) -> None:
         """Serve until `stop`."""
@@ -158,7 +174,7 @@ class Worker:
     async def _run_heartbeat(self, status: anyio.abc.TaskStatus[None]) -> None:
         self.heartbeat = Heartbeat(
             str(self.settings.postgres_dsn), self.incarnation, self.clock, lease=self.settings.lease,
-            period=self.settings.heartbeat, version=metadata.version("outlive"), kinds=sorted(self._kinds),
+            period=self.settings.heartbeat, version=_VERSION, kinds=sorted(self._kinds),
             slots=self.settings.slots, report=self._report,
         )  # fmt: skip
         async with anyio.create_task_group() as group:
@@ -236,7 +252,7 @@ class Worker:
                 self.supervisor.healthy = not self._problems
             now = asyncio.get_running_loop().time()
             bad_since = None if not self._problems else bad_since or now
-            if bad_since is not None and now - bad_since > PATIENCE * self.settings.lease:
+            if bad_since is not None and now - bad_since > self.settings.patience:
                 raise WorkerUnhealthy(f"unhealthy for {now - bad_since:.0f} s: {'; '.join(self._problems)}")
 
     async def _diagnose(self) -> list[str]:
@@ -348,6 +364,16 @@ class Worker:
             [kind.code_version for kind in kinds], [json.dumps(kind.input_schema) for kind in kinds],
             [kind.title for kind in kinds],
         )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _one_error() -> Generator[None]:
+    """Raise what is inside groups of one error."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error = unwrap(group)
+        raise error from error.__cause__
 
 
 async def _until_cancelled(subscription: Any) -> None:

@@ -6,6 +6,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self
 
+import anyio
 import asyncpg
 
 from outlive.infra.clock import Clock
@@ -53,6 +54,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "client_connection_check_interval": "1s",
 }
 _CONNECT_TIMEOUT: Final = 10.0
+_GOODBYE: Final = 1.0
 _COMMAND_TIMEOUT: Final = 35.0
 """Above statement_timeout: it fires only when the server itself no longer answers."""
 
@@ -67,10 +69,16 @@ async def connect(dsn: str, *, application_name: str, journal: bool = False, **s
         settings: further server settings, for instance ``statement_timeout="600s"``.
 
     Raises:
-        OSError, asyncpg.PostgresError: the server cannot be reached or refuses; see `TRANSIENT`.
+        Unreachable, asyncpg.PostgresError: the server cannot be reached, or refuses; see `TRANSIENT`.
     """
     planner = JOURNAL_SETTINGS if journal else {}
-    return await asyncpg.connect(dsn, **_arguments(application_name, {**planner, **settings}))
+    try:
+        return await asyncpg.connect(dsn, **_arguments(application_name, {**planner, **settings}))
+    except OSError as error:
+        raise Unreachable(
+            f"no connection to Postgres at {dsn.rpartition('@')[2]}: {error or 'no answer'}. Is the server up, "
+            "OUTLIVE_POSTGRES_DSN right?"
+        ) from error
 
 
 def _arguments(application_name: str, settings: Mapping[str, str]) -> dict[str, Any]:
@@ -86,6 +94,10 @@ async def synchronise(clock: Clock, connection: asyncpg.Connection) -> None:
     sent = clock.boottime()
     database_time: datetime = await connection.fetchval("select outlive.clock()")
     clock.observe(database_time, sent, clock.boottime())
+
+
+class Unreachable(ConnectionError):
+    """Postgres cannot be reached: refused, no such host, or no answer in time. The message names the place."""
 
 
 class PoolExhausted(TimeoutError):
@@ -108,10 +120,20 @@ class Pool:
     A statement's session state (``set``, advisory locks, ``listen``) must not be changed: it is not reset on release.
     """
 
-    def __init__(self, dsn: str, *, application_name: str, size: int = 10, wait: float = 10.0, **settings: str) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        application_name: str,
+        size: int = 10,
+        wait: float = 10.0,
+        journal: bool = False,
+        **settings: str,
+    ) -> None:
         """Describe a pool of at most ``size`` connections; ``wait`` is the longest an acquire may take, in seconds."""
         self._size = size
         self._wait = wait
+        settings = {**JOURNAL_SETTINGS, **settings} if journal else settings
         self._pool: asyncpg.Pool = asyncpg.create_pool(
             dsn, min_size=0, max_size=size, reset=_forget, **_arguments(application_name, settings)
         )
@@ -124,11 +146,12 @@ class Pool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the pool: gently after success, at once after an error."""
+        """Close the pool: gently after success, at once after an error or when the server does not say goodbye."""
         if error is None:
-            await self._pool.close()
-        else:
-            self._pool.terminate()
+            with anyio.move_on_after(_GOODBYE, shield=True):
+                await self._pool.close()
+                return
+        self._pool.terminate()
 
     @asynccontextmanager
     async def acquire(self) -> AsyncGenerator[asyncpg.Connection]:

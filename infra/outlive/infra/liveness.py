@@ -15,13 +15,16 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import anyio
 import asyncpg
 import structlog
 
 from outlive.infra import database, sql
-from outlive.infra.clock import Clock
+from outlive.infra.clock import Clock, boottime
 
 LOCK_CLASS: Final = 0x0071AE
+END: Final = 3.0
+"""Seconds that the last words to Postgres may take; without them the worker is found dead, which costs nobody a task."""
 PROTOCOL: Final = 1
 """Version of the protocol that this code speaks; ingester and clerk run on the newest one alive."""
 
@@ -66,6 +69,7 @@ class Heartbeat:
         self._stop = threading.Event()
         self._failed: BaseException | None = None
         self._num = 0
+        self._locked = False
         self._sql = sql.load("liveness")
         self._thread = threading.Thread(target=self._main, name="outlive-heartbeat", daemon=True)
 
@@ -86,8 +90,9 @@ class Heartbeat:
                 await self._pulse(self._lease / 20)
         finally:
             self._stop.set()
-            while self._thread.is_alive():  # noqa: ASYNC110  # a thread tells no event loop
-                await asyncio.sleep(0.005)
+            with anyio.move_on_after(END, shield=True):
+                while self._thread.is_alive():  # noqa: ASYNC110  # a thread tells no event loop
+                    await asyncio.sleep(0.005)
 
     async def _pulse(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -127,10 +132,19 @@ class Heartbeat:
     async def _open(self, *, register: bool) -> Any:
         connection = await database.connect(self._dsn, application_name=f"outlive:{self.incarnation}")
         if register:
-            self._num = await connection.fetchval(self._sql["register"], self.incarnation, self._lease, *self._row)
-        await connection.execute(self._sql["lock"], LOCK_CLASS, self._num)
-        await connection.execute(self._sql["locked"], self.incarnation)
+            num = await connection.fetchval(self._sql["register"], self.incarnation, self._lease, *self._row)
+            if num is None:
+                raise Fenced(self.incarnation)
+            self._num = num
+        self._locked = False
+        await self._lock(connection)
         return connection
+
+    async def _lock(self, connection: Any) -> None:
+        """Take the lock; never wait for it: a session that the server still takes for alive may hold it for a while."""
+        if await connection.fetchval(self._sql["lock"], LOCK_CLASS, self._num):
+            await connection.execute(self._sql["locked"], self.incarnation)
+            self._locked = True
 
     async def _reopen(self, connection: Any) -> Any:
         try:
@@ -156,6 +170,8 @@ class Heartbeat:
             return
         self._clock.observe(row["now"], sent, self._clock.boottime())
         self.last_beat_at = sent
+        if not self._locked:
+            await self._lock(connection)
 
     async def _end(self, connection: Any) -> None:
         try:
@@ -177,7 +193,11 @@ class Fenced(Exception):  # reason: the field's word
 
 
 class Coroner:
-    """Finds dead workers. Counts an expired lease only after having reached the database for a whole lease itself."""
+    """Finds dead workers.
+
+    Counts an expired lease only after having reached the database for a whole lease without a pause: when the database
+    or the whole machine stood still, nobody could renew anything, and the others get their time to.
+    """
 
     def __init__(self, pool: Any, incarnation: uuid.UUID, *, lease: float) -> None:
         """Watch on behalf of one living worker."""
@@ -185,17 +205,21 @@ class Coroner:
         self._incarnation = incarnation
         self._lease = lease
         self._sql = sql.load("liveness")
-        self._reached_since: float | None = None
+        self._reached: float | None = None  # boottime of the last answer
+        self._reached_since = 0.0
 
     async def dead(self) -> dict[uuid.UUID, str]:
         """Return incarnations that may never write again, with the reason; they are fenced before this returns."""
         try:
-            rows = await self._pool.fetch(self._sql["dead"], self._incarnation, LOCK_CLASS, await self._patient())
+            patient = await self._patient()
+            rows = await self._pool.fetch(self._sql["dead"], self._incarnation, LOCK_CLASS, patient)
+            if not self._reaches():
+                return {}
             found = {row["incarnation"]: row["reason"] for row in rows}
             if found:
                 await self._pool.execute(self._sql["fence"], list(found))
         except database.TRANSIENT:
-            self._reached_since = None
+            self._reached = None
             raise
         return found
 
@@ -204,9 +228,13 @@ class Coroner:
         await self._pool.execute(self._sql["bury"], list(incarnations))
 
     async def _patient(self) -> bool:
-        now = asyncio.get_running_loop().time()
-        if self._reached_since is None:
-            self._reached_since = now
-        if now - self._reached_since < self._lease:
-            return False
-        return float(await self._pool.fetchval(self._sql["started"])) > self._lease
+        up = float(await self._pool.fetchval(self._sql["started"]))
+        self._reaches()
+        return min(up, boottime() - self._reached_since) > self._lease
+
+    def _reaches(self) -> bool:
+        """Note an answer of the database. False when it came too long after the one before."""
+        now = boottime()
+        steady = self._reached is not None and now - self._reached < self._lease / 3
+        self._reached, self._reached_since = now, self._reached_since if steady else now
+        return steady

@@ -55,6 +55,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Pause between two looks for workers that died."""
     poll: Seconds = 1.0
     """Longest pause before a worker looks for due work, mail and missing actors although nobody woke it."""
+    patience: Seconds = 120.0
+    """How long a worker may be unhealthy (a server out of reach, a service that stands still) before it gives up."""
     grace: Annotated[float, Meta(ge=0)] = 30.0
     """How long steps in flight may take to end when a worker stops or a task is cancelled."""
     linger: Annotated[float, Meta(ge=0)] = 30.0

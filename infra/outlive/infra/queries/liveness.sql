@@ -1,14 +1,16 @@
 -- Workers: one row and one session advisory lock an incarnation. Task rows are not touched by heartbeats.
 
 -- name: register
+-- Again when the heartbeat alone was restarted; no row: declared dead meanwhile.
 -- $1 incarnation, $2 lease in seconds, $3 host, $4 pid, $5 version, $6 protocol, $7 kinds, $8 slots
-insert into worker (incarnation, server_started, until, host, pid, version, protocol, kinds, slots)
+insert into worker as w (incarnation, server_started, until, host, pid, version, protocol, kinds, slots)
 values ($1, pg_postmaster_start_time(), outlive.clock() + make_interval(secs => $2), $3, $4, $5, $6, $7, $8)
+on conflict (incarnation) do update set until = excluded.until where not w.fenced
 returning num;
 
 -- name: lock
 -- The death signal: held by the heartbeat's session, freed by the server when the process is gone. $1 class, $2 number
-select pg_advisory_lock($1, $2);
+select pg_try_advisory_lock($1, $2);
 
 -- name: locked
 -- The lock was taken (again) on this server. $1 incarnation
