@@ -201,9 +201,9 @@ async def test_a_frozen_pool_is_named_within_its_deadline(desk: Desk) -> None:
             tasks.start_soon(desk.pencil.pool.execute, "select pg_sleep(60)")
         await asyncio.sleep(0.5)
         problem = await desk.problem("health")
+        assert problem["error"] == "unavailable"
+        assert "all 4 database connections were in use" in problem["message"]
         tasks.cancel_scope.cancel()
-    assert problem["error"] == "unavailable"
-    assert "all 4 database connections were in use" in problem["message"]
 
 
 async def test_too_many_questions_at_once_are_told_so(desk: Desk) -> None:
@@ -211,8 +211,8 @@ async def test_too_many_questions_at_once_are_told_so(desk: Desk) -> None:
         other = desk.server.subjects._replace(prefix=desk.server.subjects.prefix + "x")
         await tasks.start(ApiService(desk.pencil.pool, bus, other, at_once=0).run)
         reply = await desk.bus.request(other.api("default", "list"))
+        assert json.loads(reply.data)["error"] == Trouble.BUSY
         tasks.cancel_scope.cancel()
-    assert json.loads(reply.data)["error"] == Trouble.BUSY
 
 
 async def test_the_service_is_discoverable(desk: Desk) -> None:

@@ -68,7 +68,7 @@ class Sender:
         return answer
 
     def _sending(self, task_id: str, command: AnyCommand) -> "_Sending":
-        command_id = ids.check("command_id", command.command_id or ids.new_id())
+        command_id = ids.new_id() if command.command_id is None else ids.check("command_id", command.command_id)
         command = msgspec.structs.replace(command, command_id=command_id, by=command.by or self._by)
         verb = str(command.__struct_config__.tag)
         body = msgspec.json.encode(command)
@@ -119,7 +119,7 @@ class _Sending:
         while self._answer is None:
             try:
                 await self._bus.wait_connected()
-                await self._bus.publish_tracked(self._subject, self._body, self._headers)
+                ack = await self._bus.publish_tracked(self._subject, self._body, self._headers)
             except (TooLarge, InvalidSubject):
                 raise
             except BusError as error:
@@ -128,6 +128,8 @@ class _Sending:
                 pause = min(pause * 2, longest)
             else:
                 self._stored = True
+                if ack.duplicate:  # then nobody reads it a second time, nor answers again
+                    await self._is_missing()
                 return
 
     async def _await_answer(self) -> None:
