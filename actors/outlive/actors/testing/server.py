@@ -223,16 +223,14 @@ async def _remove(server: Server, own: Server, name: str) -> None:
 async def _containers() -> AsyncGenerator[dict[str, Any]]:
     from testcontainers.community.postgres import PostgresContainer  # noqa: PLC0415
     from testcontainers.core.container import DockerContainer  # noqa: PLC0415  # an extra that few tests need
-    from testcontainers.core.waiting_utils import wait_for_logs  # noqa: PLC0415
+    from testcontainers.core.wait_strategies import LogMessageWaitStrategy  # noqa: PLC0415
 
     postgres = PostgresContainer(os.environ.get("OUTLIVE_POSTGRES_IMAGE", _POSTGRES_IMAGE), driver=None)
-    nats = (
-        DockerContainer(os.environ.get("OUTLIVE_NATS_IMAGE", _NATS_IMAGE)).with_command("-js").with_exposed_ports(4222)
-    )
+    nats = DockerContainer(os.environ.get("OUTLIVE_NATS_IMAGE", _NATS_IMAGE)).with_command("-js")
+    nats.with_exposed_ports(4222).waiting_for(LogMessageWaitStrategy("Server is ready"))
     try:
         await asyncio.to_thread(postgres.start)
         await asyncio.to_thread(nats.start)
-        await asyncio.to_thread(wait_for_logs, nats, "Server is ready", 30)
         yield {
             "nats_url": f"nats://{nats.get_container_host_ip()}:{nats.get_exposed_port(4222)}",
             "postgres_dsn": postgres.get_connection_url(),

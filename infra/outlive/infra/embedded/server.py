@@ -89,7 +89,7 @@ class Server(ABC):
         with anyio.move_on_after(_START):
             lock = await self._wait_for_folder()
             if not self._process and not _is_free(self.port):
-                self.port = _free_port()
+                self.port = free_port()
             report(f"starting {self.name}")
             with anyio.CancelScope(shield=True):  # what was started is never forgotten
                 self._process = await asyncio.wrap_future(_starter(os.getpid()).submit(self._spawn, lock))
@@ -212,5 +212,6 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of loopback that nobody listens on."""
     return next(port for port in iter(lambda: random.choice(_PORTS), None) if _is_free(port))
