@@ -50,8 +50,8 @@ def test_the_state_folder_is_here_if_it_exists_else_the_users(monkeypatch: pytes
 
 
 def test_the_cache_of_root_is_one_that_others_can_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("os.geteuid", lambda: 0)
     assert default_cache_dir() == Path("/var/cache/outlive")
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_cache_dir() == tmp_path / "outlive"

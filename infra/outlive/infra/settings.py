@@ -128,8 +128,8 @@ def default_state_dir() -> Path:
 
 
 def default_cache_dir() -> Path:
-    """Return the folder for what can be made again; root's is readable by the users that root drops its rights to."""
-    if os.geteuid() == 0:
+    """Return the folder for what can be made again; root's is readable by the user that Postgres runs as."""
+    if os.geteuid() == 0 and not os.environ.get("XDG_CACHE_HOME"):
         return Path("/var/cache/outlive")
     return _user_folder("XDG_CACHE_HOME", ".cache", "Library/Caches")
 

@@ -163,8 +163,10 @@ class Pair:
         await self.stop()
 
     def _take(self) -> None:
+        # Root's Postgres runs as another user, who may pass through but see nothing.
+        mode = 0o711 if os.geteuid() == 0 else 0o700
         for folder in (self.state_dir, self.postgres.folder, self.nats.folder):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=mode, parents=True, exist_ok=True)
         (self.state_dir / ".gitignore").write_text("*\n")
         lock = os.open(self.state_dir / "lock", os.O_CREAT | os.O_RDWR, 0o600)
         if not _lock(lock, fcntl.LOCK_EX):

@@ -69,7 +69,7 @@ class PostgresServer(Server):
 
     def _command(self) -> list[str]:
         settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
-        return [str(self._programs / "postgres"), "-D", _seen(self._data), "-p", str(self.port), *settings]
+        return [str(self._programs / "postgres"), "-D", _seen(self._data, self._user), "-p", str(self.port), *settings]
 
     async def _answers(self) -> bool:
         try:
@@ -80,18 +80,19 @@ class PostgresServer(Server):
         return True
 
 
-def _seen(folder: Path) -> str:
-    """Return how a server started in ``folder`` names it.
+def _seen(folder: Path, user: User | None) -> str:
+    """Return how a server that runs as ``user`` and is started in ``folder`` names it.
 
     Where root drops its rights, a parent folder may be closed to the server's user (root's home is); the way through
-    ``/proc`` leads to the folder without passing through its parents.
+    ``/proc`` leads to the folder without passing through its parents. Postgres 15 cannot go that way.
     """
-    return "/proc/self/cwd" if os.geteuid() == 0 and sys.platform == "linux" else str(folder)
+    closed = user and not all(parent.stat().st_mode & 0o001 for parent in folder.parents)
+    return "/proc/self/cwd" if closed and sys.platform == "linux" else str(folder)
 
 
 def _initdb(programs: Path, user: User | None, data: Path, *options: str) -> None:
     done = subprocess.run(
-        [programs / "initdb", "-D", _seen(data), *options], cwd=data, capture_output=True, text=True, check=False,
+        [programs / "initdb", "-D", _seen(data, user), *options], cwd=data, capture_output=True, text=True, check=False,
         user=user.uid if user else None, group=user.gid if user else None, extra_groups=[] if user else None,
     )  # fmt: skip
     if done.returncode:
@@ -112,6 +113,7 @@ def _template(programs: Path, user: User | None, report: Report) -> Path:
 def _make(programs: Path, user: User | None, template: Path) -> None:
     with tempfile.TemporaryDirectory(dir=template.parent, ignore_cleanup_errors=True) as scratch:
         fresh = Path(scratch) / "postgres"
+        fresh.parent.chmod(0o711)
         data, password = fresh / "data", fresh / "password"
         data.mkdir(mode=0o700, parents=True)
         password.touch(mode=0o600)
@@ -119,7 +121,7 @@ def _make(programs: Path, user: User | None, template: Path) -> None:
         if user:
             for path in (fresh, data, password):
                 os.chown(path, user.uid, user.gid)
-        _initdb(programs, user, data, *_INITDB, f"--pwfile={_seen(data)}/../password", "--no-sync")
+        _initdb(programs, user, data, *_INITDB, f"--pwfile={_seen(data, user)}/../password", "--no-sync")
         fresh.rename(template)
 
 

@@ -85,6 +85,7 @@ class Server(ABC):
         """
         if self.pid:
             return
+        self.kill()  # what is left of one that ended by itself
         await to_thread.run_sync(self._prepare, report)
         with anyio.move_on_after(_START):
             lock = await self._wait_for_folder()
@@ -104,9 +105,8 @@ class Server(ABC):
 
     async def stop(self) -> None:
         """End the server in good order; after 15 s by force (both servers recover)."""
-        if not self.pid or not self._process:
-            return
-        self._process.send_signal(self.quit_signal)
+        if self._process:
+            self._process.send_signal(self.quit_signal)
         with anyio.CancelScope(shield=True), anyio.move_on_after(_STOP):
             await _until(lambda: not self.pid)
         self.kill()
