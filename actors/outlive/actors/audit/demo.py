@@ -5,7 +5,6 @@ does not write for itself: the tracker's database, the report, and the exit stat
 """
 
 import asyncio
-import contextlib
 import shutil
 import tempfile
 from collections import Counter
@@ -29,14 +28,17 @@ from outlive.infra.handle import Handle
 from outlive.infra.migrate import migrate
 from outlive.infra.reader import Item
 from outlive.infra.settings import Settings
-from outlive.protocol.errors import Unreachable
+from outlive.protocol.errors import OutliveError
 from outlive.protocol.events import NoteEvent, ResumedEvent, StepEvent
 
 WORKERS: Final = 2
+LIMIT: Final = 300.0
 READ: Final = "read_package"
 TICKET: Final = "open_ticket"
-_LOOK: Final = 0.05
-_START: Final = 60.0
+
+
+class DemoStuck(OutliveError):
+    """The demo did not end. Causes: a machine that is far too busy, or a bug of Outlive; the workers' logs tell."""
 
 
 async def demo(*, keep: bool = False, as_json: bool = False) -> int:
@@ -49,6 +51,7 @@ async def demo(*, keep: bool = False, as_json: bool = False) -> int:
     Raises:
         embedded.ServersMissing, embedded.ServerFailed: no Postgres or NATS can be started here.
         WorkerEnded: a worker could not serve.
+        DemoStuck: it did not end within five minutes.
     """
     folder = Path(await to_thread.run_sync(lambda: tempfile.mkdtemp(prefix="outlive-demo-")))
     if as_json:
@@ -59,7 +62,10 @@ async def demo(*, keep: bool = False, as_json: bool = False) -> int:
 
 async def _show(screen: Screen, folder: Path, *, keep: bool) -> int:
     try:
-        end = await _run(screen, folder)
+        with anyio.fail_after(LIMIT):
+            end = await _run(screen, folder)
+    except TimeoutError:
+        raise DemoStuck(f"the demo did not end within {LIMIT:g} s; the logs of its workers are in {folder}") from None
     finally:
         if not keep:
             with anyio.CancelScope(shield=True):
@@ -72,33 +78,20 @@ async def _run(screen: Screen, folder: Path) -> End:
     began, tickets = asyncio.get_running_loop().time(), folder / "tickets.db"
     async with embedded.pair(folder / "servers", on_progress=screen.doing) as live:
         await migrate(live.postgres_dsn)
+        screen.doing(f"starting {WORKERS} workers and a ticket tracker")
         settings = Settings(nats_url=live.nats_url, postgres_dsn=live.postgres_dsn)
         async with (
             tracker.running(tickets) as url,
             crew(WORKERS, live, folder) as workers,
             Client(settings) as client,
         ):
-            screen.doing(f"{WORKERS} workers start")
-            pids = await _ready(client, workers)
+            pids = {worker.pid: worker.incarnation for worker in (await client.health()).workers}
             handle = await client.submit(licence_audit, tracker=url, out=str(folder / "reports"))
             crash = await _Watch(screen, client, {pids[worker.pid]: worker for worker in workers}).follow(handle)
             audit = await handle.result()
     rows = await to_thread.run_sync(_rows, audit, crash, workers, tickets)
     ok = all(row.said == row.counted for row in rows if row.counted is not None)
     return End(ok=ok, seconds=asyncio.get_running_loop().time() - began, rows=rows, reports=audit.reports)
-
-
-async def _ready(client: Client, workers: list[WorkerProcess]) -> dict[int, str]:
-    """Wait until all workers serve; return their incarnations by process id."""
-    with anyio.fail_after(_START):
-        while True:
-            for worker in workers:
-                worker.check()
-            with contextlib.suppress(Unreachable):  # none of them answers yet
-                known = {worker.pid: worker.incarnation for worker in (await client.health()).workers}
-                if known.keys() >= {worker.pid for worker in workers}:
-                    return known
-            await anyio.sleep(_LOOK)
 
 
 class _Watch:
