@@ -1,7 +1,7 @@
 """A worker process for chaos tests: ``python -m tests.chaos.worker_main MODULE:NAME``, settings from ``OUTLIVE_*``.
 
-Writes ``ready`` to the descriptor named in ``CHAOS_READY_FD`` when it serves; SIGTERM drains it; on Linux it dies with
-the test process.
+Writes ``ready`` to the descriptor named in ``CHAOS_READY_FD`` when it serves; SIGTERM drains it (during its start it
+just ends), as for ``outlive worker``; on Linux it dies with the test process.
 """
 
 import asyncio
@@ -10,7 +10,11 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 
+import anyio
+
+from outlive.actors import logging
 from outlive.actors.app import App
 from outlive.actors.worker import Worker
 from outlive.infra.settings import Settings
@@ -20,12 +24,15 @@ PR_SET_PDEATHSIG = 1
 
 async def serve(app: App) -> None:
     """Serve until SIGTERM or SIGINT has drained the worker."""
-    loop = asyncio.get_running_loop()
-    async with Worker(app, Settings.load()) as worker:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, worker.stop)
-        _tell_ready()
-        await worker.run()
+    loop, scope = asyncio.get_running_loop(), anyio.CancelScope()
+    asked: Callable[[], None] = scope.cancel
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: asked())  # noqa: PLW0108  # what it names changes
+    with scope:
+        async with Worker(app, Settings.load(), watchdog=True) as worker:
+            asked = worker.stop
+            _tell_ready()
+            await worker.run()
 
 
 def main() -> None:
@@ -33,6 +40,7 @@ def main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     module, _, name = sys.argv[1].partition(":")
+    logging.configure(json=False)
     app = getattr(importlib.import_module(module), name or "app")
     assert isinstance(app, App)
     asyncio.run(serve(app))

@@ -7,7 +7,8 @@ quarantine before it gets another one.
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from random import Random
 from typing import Any, Final
@@ -30,6 +31,8 @@ from outlive.protocol.task import Failure, Reason, ReasonCode
 from outlive.protocol.tools import AnyKind
 
 CLAIM_MAX: Final = 200
+PROBATION: Final = 2
+"""Deaths since its last completed step from which on a task runs alone among its like."""
 _WAKE_SPREAD: Final = (
     0.005  # several workers hear of new work at once: each waits a random moment, so that all get some
 )
@@ -126,17 +129,27 @@ class Supervisor:
         free = min(CLAIM_MAX, self._settings.slots - self.busy)
         if free <= 0:
             return 0
-        claimed = await self._claims.due(free)
-        if claimed:
-            self._start(claimed)
+        with self._claiming():
+            claimed = await self._claims.due(free)
+            if claimed:
+                self._start(claimed)
         return len(claimed)
+
+    @contextmanager
+    def _claiming(self) -> Generator[None]:
+        """What the table may give us any moment counts as ours: a drain waits for it, to hand it back."""
+        self._starting += 1
+        try:
+            yield
+        finally:
+            self._starting -= 1
 
     async def _until_due(self) -> None:
         """Sleep until somebody says that work is due, the next timer, or the poll."""
         pause = self._settings.poll
         loop = asyncio.get_running_loop()
         try:
-            if self.busy < self._settings.slots:
+            if self.busy < self._settings.slots and self.healthy and not self.draining:
                 seconds = await self._claims.next_due()
                 pause = pause if seconds is None else min(pause, max(0.02, seconds))
         except database.TRANSIENT:
@@ -160,9 +173,7 @@ class Supervisor:
         try:
             await self._claims.load(claimed)
             for task in claimed:
-                if task.backlog:
-                    self._relay.committed(task.claim, task.backlog)
-                self._group.start_soon(self._host, task, (), name=f"actor {task.claim.task_id}")
+                self._launch(task)
         except database.TRANSIENT as error:
             _log.warning("cannot load claimed tasks now", tasks=len(claimed), error=repr(error))
         finally:
@@ -179,13 +190,31 @@ class Supervisor:
 
     # --- hosting
 
-    async def _host(self, task: Claimed, crashes: Sequence[Crash]) -> None:
-        """Run one task's actor to the end of this incarnation, and restart it after a crash."""
+    def _launch(self, task: Claimed, crashes: Sequence[Crash] = ()) -> None:
+        """Put a task's actor into memory, and let it run."""
         key, line = task.claim.key, self._journal.open(task.claim)
+        if task.backlog:
+            self._relay.committed(task.claim, task.backlog)
         actor = Actor(task, self._kinds[task.claim.kind], line, self._world, crashes)
         if key in self.actors:
             self.actors[key].fence()  # its epoch is over
         self.actors[key] = actor
+        if self.draining:
+            actor.drain()
+        self._group.start_soon(self._host, actor, task, crashes, name=f"actor {task.claim.task_id}")
+
+    async def _host(self, actor: Actor, task: Claimed, crashes: Sequence[Crash]) -> None:
+        """Run one task's actor to the end of this incarnation, and restart it after a crash."""
+        key = task.claim.key
+        try:
+            await self._after(await self._live(actor, task), actor, task, crashes)
+        finally:
+            if self.actors.get(key) is actor:
+                del self.actors[key]
+        if self.busy < self._settings.slots:
+            self._due.set()
+
+    async def _live(self, actor: Actor, task: Claimed) -> Ending:
         ending: Ending = "crashed"
         try:
             with actor.life:
@@ -194,20 +223,41 @@ class Supervisor:
             _log.exception("actor failed", task=task.claim.task_id)
             actor.crash = Crash(Failure(type=type(error).__name__, message=str(error)))
             ending = "crashed"
-        finally:
-            if self.actors.get(key) is actor:
-                del self.actors[key]
-        await self._after(ending, actor, task, crashes)
-        if self.busy < self._settings.slots:
-            self._due.set()
+        return ending
 
     async def _run(self, actor: Actor, task: Claimed) -> Ending:
         if task.deaths >= self._settings.restart_intensity:
             return await actor.suspend(await self._quarantine(task.claim))
-        if task.deaths == self._settings.restart_intensity - 1:
-            async with self._probation:  # alone among its like: the next death is its own
-                return await actor.run()
-        return await actor.run()
+        if task.deaths < PROBATION:
+            return await actor.run()
+        async with self._alone(actor, task.claim):
+            return await actor.run()
+
+    @asynccontextmanager
+    async def _alone(self, actor: Actor, claim: Claim) -> AsyncGenerator[None]:
+        """Let a task run alone among its like until it has completed a step, so that the next death is its own."""
+        steps, mine = claim.steps, True
+        if self._probation.locked():
+            mine = await actor.stand_by(self._probation.acquire)
+        else:
+            await self._probation.acquire()
+
+        async def acquit() -> None:
+            nonlocal mine
+            while claim.steps == steps:  # noqa: ASYNC110  # rare: a task whose workers have died
+                await asyncio.sleep(0.02)
+            mine = False
+            self._probation.release()
+
+        async with anyio.create_task_group() as group:
+            if mine:
+                group.start_soon(acquit)
+            try:
+                yield
+            finally:
+                group.cancel_scope.cancel()
+                if mine:
+                    self._probation.release()
 
     async def _quarantine(self, claim: Claim) -> Reason:
         rows = await self._pool.fetch(self._sql["deaths"], claim.tenant, claim.task_id, claim.steps)
@@ -238,9 +288,7 @@ class Supervisor:
         except database.TRANSIENT:
             return  # `_compare` finds it when Postgres is back
         for task in claimed:
-            if task.backlog:
-                self._relay.committed(task.claim, task.backlog)
-            self._group.start_soon(self._host, task, crashes)
+            self._launch(task, crashes)
 
     async def _audit(self, claim: Claim, what: str, detail: str) -> None:
         try:
@@ -282,12 +330,13 @@ class Supervisor:
     async def _bury(self, dead: Mapping[uuid.UUID, str]) -> None:
         self._ingester.seize(dead)
         taken = 0
-        while not self.draining and self.busy < 2 * self._settings.slots:
-            claimed = await self._claims.take_over(dead, CLAIM_MAX)
-            if not claimed:
-                break
-            taken += len(claimed)
-            self._start(claimed)
+        while self.healthy and not self.draining and self.busy < 2 * self._settings.slots:
+            with self._claiming():
+                claimed = await self._claims.take_over(dead, CLAIM_MAX)
+                if not claimed:
+                    break
+                taken += len(claimed)
+                self._start(claimed)
         await self._claims.release(list(dead))
         await self._coroner.bury(list(dead))
         if taken:
@@ -300,9 +349,9 @@ class Supervisor:
             try:
                 owned = await self._claims.owned()
                 missing = await self._doubt(owned)
-                if missing and not self.draining:
-                    claimed = await self._claims.reclaim(missing)
-                    self._start(claimed)
+                if missing:
+                    with self._claiming():
+                        self._start(await self._claims.reclaim(missing))
             except database.TRANSIENT:
                 continue
             self.mail(

@@ -48,6 +48,9 @@ from outlive.protocol.subjects import Subjects
 FLUSH: Final = 2.0
 """Seconds at the end for what is durable to be published."""
 
+LAST: Final = 4.5
+"""Seconds beyond the grace after which a process that is a worker alone is ended by force."""
+
 START: Final = 30.0
 """Seconds within which all services must have started."""
 
@@ -118,7 +121,7 @@ class Worker:
         dsn = str(self.settings.postgres_dsn)
         await migrate.migrate(dsn)
         self._pool = await stack.enter_async_context(
-            Pool(dsn, application_name=f"outlive:{self.incarnation}", size=self.settings.pool_size, journal=True)
+            Pool(dsn, application_name=f"outlive:{self.incarnation}", size=self.settings.pool_size)
         )
         await self._register()
         self._bus = await stack.enter_async_context(Bus.of(self.settings, name="outlive worker"))
@@ -289,6 +292,8 @@ class Worker:
                 self.clerk.wake()
             if state is not None and state.leave and self.supervisor is not None:
                 self.supervisor.left(claim, state.due_at, self.clock)
+                if self.draining and state.due_at is not None:
+                    self._announcer.due()
 
     def _wake(self, wake: Wake) -> None:
         """The ingester of this worker took something in."""
@@ -339,6 +344,8 @@ class Worker:
 
     async def _drain(self) -> None:
         self.draining = True
+        if self._watchdog:  # whatever holds the end, a function that swallows its cancellation or a thread that hangs
+            faulthandler.dump_traceback_later(self.settings.grace + LAST, exit=True)
         if self.supervisor is None:
             return
         supervisor = self.supervisor
@@ -349,13 +356,14 @@ class Worker:
         _log.info("drained", handed_back=handed_back, left=len(supervisor.actors))
 
     async def _feed_watchdog(self) -> None:
-        """Outside the loop a timer of the C library waits: if the loop does not re-arm it for a lease, it ends the process."""
+        """Outside the loop a timer waits: if the loop does not re-arm it for a lease, it ends the process."""
         try:
-            while True:
+            while not self.draining:
                 faulthandler.dump_traceback_later(self.settings.lease, exit=True)
                 await asyncio.sleep(self.settings.lease / 10)
         finally:
-            faulthandler.cancel_dump_traceback_later()
+            if not self.draining:
+                faulthandler.cancel_dump_traceback_later()
 
     async def _register(self) -> None:
         kinds = list(self._kinds.values())

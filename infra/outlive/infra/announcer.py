@@ -1,6 +1,6 @@
-"""Says what was decided: answers to commands, and one small message when a person must act or a task ends.
+"""Says what was decided: answers to commands, one small message when a person must act or a task ends, work handed back.
 
-Neither is stored by NATS: an answer can be asked for (``api.command``), a task's state too. So a message that cannot
+None is stored by NATS: an answer can be asked for (``api.command``), a task's state too. So a message that cannot
 be sent at the moment is dropped, never waited for.
 """
 
@@ -43,6 +43,10 @@ class Announcer:
             reasons=reasons,
         )  # fmt: skip
         self._put(self._subjects.attention(claim.tenant, claim.task_id), codec.encode(body))
+
+    def due(self) -> None:
+        """Tell all workers that a task was handed back."""
+        self._put(self._subjects.wake("all"), codec.encode({"due": True}))
 
     def _put(self, subject: str, payload: bytes) -> None:
         self._queue.append((subject, payload))

@@ -65,7 +65,8 @@ update task t
   from unnest($2::text[], $3::text[]) as k(tenant, task_id)
  where t.tenant = k.tenant and t.task_id = k.task_id and t.owner = $1
 returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.codec, t.input, t.epoch, t.version, t.last_seq, t.published, t.published_at,
-  t.inbox_head, t.applied, t.steps, t.run, t.run_from, t.waiting_for, t.reasons, t.current_step, t.code_version, t.parent, 0::bigint as deaths,
+  t.inbox_head, t.applied, t.steps, t.run, t.run_from, t.waiting_for, t.reasons, t.current_step, t.code_version, t.parent,
+  (select count(*) from death x where x.tenant = t.tenant and x.task_id = t.task_id and x.steps = t.steps) as deaths,
   null::uuid as died;
 
 -- name: next_due
