@@ -11,6 +11,7 @@ import faulthandler
 import json
 import uuid
 from collections.abc import Generator, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from importlib import metadata
 from types import TracebackType
@@ -102,7 +103,10 @@ class Worker:
         self._ready = anyio.Event()
         self._stack = contextlib.AsyncExitStack()
         self._entered = False
-        self._problems: list[str] = []
+        self._problems: list[str] = []  # these four are what the heartbeat tells, from its own thread
+        self._lags: dict[str, float] = {}
+        self._last_commit: str | None = None
+        self._last_command: str | None = None
 
     def stop(self) -> None:
         """Drain and end `run`. May be called from a signal handler; twice is once."""
@@ -250,7 +254,7 @@ class Worker:
         bad_since: float | None = None
         while True:
             await asyncio.sleep(self.settings.heartbeat)
-            self._problems = await self._diagnose()
+            self._problems = self._diagnose()
             if self.supervisor is not None:
                 self.supervisor.healthy = not self._problems
             now = asyncio.get_running_loop().time()
@@ -258,16 +262,21 @@ class Worker:
             if bad_since is not None and now - bad_since > self.settings.patience:
                 raise WorkerUnhealthy(f"unhealthy for {now - bad_since:.0f} s: {'; '.join(self._problems)}")
 
-    async def _diagnose(self) -> list[str]:
+    def _diagnose(self) -> list[str]:
         """Name what is overdue by more than three periods."""
         limit = 3 * self.settings.heartbeat
-        lag = {
+        lags = {
             "heartbeat": self.clock.boottime() - self.heartbeat.last_beat_at,
             "journal": self.journal.lag,
             "relay": self.relay.oldest,
-            "event loop": self.heartbeat.loop_lag,
+            "ingester": self.ingester.behind,
+            "loop": self.heartbeat.loop_lag,
         }
-        problems = [f"{name} is {seconds:.1f} s behind" for name, seconds in lag.items() if seconds > limit]
+        self._lags = {name: round(seconds, 3) for name, seconds in lags.items()}
+        quiet = timedelta(seconds=asyncio.get_running_loop().time() - self.journal.last_commit_at)
+        self._last_commit = _iso(self.clock.now() - quiet if self.journal.commits else None)
+        self._last_command = _iso(self.ingester.last_command_at)
+        problems = [f"{name} is {seconds:.1f} s behind" for name, seconds in lags.items() if seconds > limit]
         if not self._bus.connected:
             problems.append("NATS is out of reach")
         return problems
@@ -335,8 +344,8 @@ class Worker:
         supervisor = self.supervisor
         busy = 0 if supervisor is None else len(supervisor.actors)
         health = {
-            "problems": self._problems, "actors": busy, "loop_lag": round(self.heartbeat.loop_lag, 3),
-            "abandoned_threads": self._threads.abandoned,
+            "problems": self._problems, "lags": self._lags, "last_commit": self._last_commit,
+            "last_command": self._last_command, "actors": busy, "abandoned_threads": self._threads.abandoned,
         }  # fmt: skip
         return busy, self.draining, health
 
@@ -372,6 +381,10 @@ class Worker:
             [kind.code_version for kind in kinds], [json.dumps(kind.input_schema) for kind in kinds],
             [kind.title for kind in kinds],
         )  # fmt: skip
+
+
+def _iso(at: datetime | None) -> str | None:
+    return at.isoformat() if at else None
 
 
 @contextlib.contextmanager

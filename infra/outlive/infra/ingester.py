@@ -75,6 +75,7 @@ class Ingester:
         self._dead: set[uuid.UUID] = set()
         self._nudge = asyncio.Event()
         self._position = Position(0, "", "", b"")
+        self._unsettled: float | None = asyncio.get_running_loop().time()
         self._purge_at = 0.0
 
     async def run(self) -> None:
@@ -98,11 +99,23 @@ class Ingester:
                 pause = min(2 * pause, _LONGEST_PAUSE)
             finally:
                 self.leading = False
+                self._settle(settled=False)
 
     def seize(self, incarnations: Iterable[uuid.UUID]) -> None:
         """Know these incarnations dead: if one of them holds the cursor, take it at once."""
         self._dead.update(incarnations)
         self._nudge.set()
+
+    @property
+    def behind(self) -> float:
+        """Seconds for which it has not been where it should be: waiting at the end of the stream, or for the cursor."""
+        return 0.0 if self._unsettled is None else asyncio.get_running_loop().time() - self._unsettled
+
+    def _settle(self, *, settled: bool) -> None:
+        if settled:
+            self._unsettled = None
+        elif self._unsettled is None:
+            self._unsettled = asyncio.get_running_loop().time()
 
     async def lag(self) -> int:
         """Count the messages of the stream behind the cursor, as far as this ingester knows it.
@@ -116,6 +129,7 @@ class Ingester:
     async def _stand_by(self, cursor: Cursor) -> None:
         """Return once the cursor is ours."""
         while not await cursor.take(self._dead):
+            self._settle(settled=True)
             self._nudge.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STANDBY):
@@ -127,6 +141,7 @@ class Ingester:
     async def _lead(self, cursor: Cursor) -> None:
         """Follow the stream through everything that NATS may do; leaves only by an exception."""
         while True:
+            self._settle(settled=False)
             try:
                 await self._follow(cursor)
             except Interrupted as doubt:
@@ -156,7 +171,9 @@ class Ingester:
                 await cursor.restart(created)
                 return
             while True:
+                self._settle(settled=True)
                 messages = await feed.batch(self._settings.lease / 3)
+                self._settle(settled=False)
                 if messages:
                     await self._take_in(cursor, messages)
                 else:
