@@ -4,9 +4,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
-import structlog
-
-from outlive.actors import logging
 from outlive.actors.kind import DeclaredKind, KindDecorator
 from outlive.actors.signature import Declared, RegistrationError
 from outlive.actors.tool import DeclaredTool, ToolDecorator
@@ -81,8 +78,10 @@ class App:
 
     async def run(self) -> None:
         """Serve this app's tasks until stopped: a worker with the settings of the environment (``OUTLIVE_*``)."""
-        from outlive.actors.worker import Worker  # noqa: PLC0415  # a declaring module needs no servers
+        import structlog  # noqa: PLC0415  # a declaring module needs no logs
 
+        from outlive.actors import logging  # noqa: PLC0415  # the same
+        from outlive.actors.worker import Worker  # noqa: PLC0415  # and no servers
         from outlive.infra.settings import Settings  # noqa: PLC0415  # the same
 
         if not structlog.is_configured():

@@ -4,8 +4,6 @@ import json
 import secrets
 from typing import Final
 
-import asyncpg
-
 from outlive.infra import intake, sql
 from outlive.infra.bus import Bus
 from outlive.infra.database import Pool
@@ -22,6 +20,14 @@ class NoSuchLetter(LookupError):
         super().__init__(f"tenant {tenant} has no open dead letter {number}: see outlive dead-letters")
 
 
+async def read(pool: Pool, tenant: str, number: int) -> Message:
+    """Return an open dead letter as it came: subject, headers, body. Raises `NoSuchLetter`."""
+    letter = await pool.fetchrow(_SQL["open"], tenant, number)
+    if letter is None:
+        raise NoSuchLetter(tenant, number)
+    return Message(letter["stream_seq"], "", letter["subject"], json.loads(letter["headers"]), letter["body"])
+
+
 async def requeue(pool: Pool, bus: Bus, tenant: str, number: int, *, by: str) -> int:
     """Send a dead letter once more, as it came: useful after an upgrade, or when the store refused it for a while.
 
@@ -32,13 +38,10 @@ async def requeue(pool: Pool, bus: Bus, tenant: str, number: int, *, by: str) ->
         NoSuchLetter: see there.
         outlive.infra.bus.BusError: it was not sent, and stays open.
     """
-    letter = await pool.fetchrow(_SQL["open"], tenant, number)
-    if letter is None:
-        raise NoSuchLetter(tenant, number)
-    message = _message(letter)
+    message = await read(pool, tenant, number)
     command_id = intake.given_id(message)
     await pool.execute(_SQL["forget"], tenant, command_id, message.body)
-    headers = dict(message.headers)
+    headers = {name: text for name, text in message.headers.items() if not name.lower().startswith(_EXPECTATIONS)}
     if command_id is not None:  # in our clients' form: the stream itself must not take it for a repetition
         headers["Nats-Msg-Id"] = f"{command_id}:{secrets.token_hex(8)}"
     ack = await bus.publish_tracked(message.subject, message.body, headers)
@@ -51,9 +54,3 @@ async def drop(pool: Pool, tenant: str, number: int, *, by: str, reason: str = "
     resolution = f"dropped: {reason}" if reason else "dropped"
     if not await pool.fetchval(_SQL["resolve"], tenant, number, resolution, by, "drop"):
         raise NoSuchLetter(tenant, number)
-
-
-def _message(letter: asyncpg.Record) -> Message:
-    headers: dict[str, str] = json.loads(letter["headers"])
-    kept = {name: value for name, value in headers.items() if not name.lower().startswith(_EXPECTATIONS)}
-    return Message(letter["stream_seq"], "", letter["subject"], kept, letter["body"])

@@ -46,11 +46,14 @@ def find(spec: str) -> Path:
     """
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
+    if spec.endswith(".py") or os.sep in spec:
+        module = spec.removesuffix(".py").removeprefix(f".{os.sep}").replace(os.sep, ".")
+        raise click.UsageError(f"an app is module:name, not a file. Write: {module}:app")
     module_name, _ = _parts(spec)
     outermost = module_name.partition(".")[0]
     found = importlib.util.find_spec(outermost)
     if found is None:
-        raise click.UsageError(f"there is no module '{outermost}' here ({Path.cwd()}).{_hint(spec, outermost)}")
+        raise click.UsageError(f"there is no module '{outermost}' here ({Path.cwd()}).{_hint(outermost)}")
     if found.origin is None and module_name != outermost:  # a namespace package has no file of its own
         found = importlib.util.find_spec(module_name)
     if found is None or found.origin is None:
@@ -63,9 +66,7 @@ def _parts(spec: str) -> tuple[str, str]:
     return module, name or "app"
 
 
-def _hint(spec: str, outermost: str) -> str:
-    if spec.endswith(".py") or os.sep in spec:
-        return f" Write: {spec.removesuffix('.py').strip('./').replace(os.sep, '.')}:app"
+def _hint(outermost: str) -> str:
     near = get_close_matches(outermost, [path.stem for path in Path.cwd().glob("*.py")], n=1)
     return f" Did you mean {near[0]}?" if near else " An app is module:name, for instance todo:app for todo.py"
 
@@ -76,6 +77,8 @@ def _import(name: str) -> ModuleType:
     except RegistrationError:
         raise
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and name.startswith(error.name):
+            raise click.UsageError(f"there is no module '{error.name}'") from None
         frames = traceback.extract_tb(error.__traceback__)
         ours = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
         text = "".join([*traceback.format_list(ours), *traceback.format_exception_only(error)])

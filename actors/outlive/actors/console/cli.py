@@ -28,8 +28,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = MappingProxyType(
     {
         "Run": {
             "demo": Entry("demo:demo", "See a real audit survive the death of its worker."),
-            "up": Entry("up:up", "Start everything: servers and workers for an app."),
-            "run": Entry("run:run", "Run one task to its end, with all that it needs."),
+            "up": Entry("up:up", "Start everything for an app: servers and workers."),
+            "run": Entry("run:run", "Run one task to its end, with all it needs."),
             "worker": Entry("worker:worker", "Run one worker for an app."),
         },
         "Tasks": {

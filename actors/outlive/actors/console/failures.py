@@ -7,6 +7,7 @@ from outlive.actors.console import output
 from outlive.actors.signature import RegistrationError
 from outlive.infra import embedded
 from outlive.infra.bus import BusError
+from outlive.infra.deadletters import NoSuchLetter
 from outlive.infra.migrate import MigrationRefused
 from outlive.infra.questions import QuestionRefused
 from outlive.infra.settings import InvalidSetting
@@ -24,6 +25,7 @@ KNOWN = (
     InvalidId,
     InvalidSetting,
     MigrationRefused,
+    NoSuchLetter,
     NotStorable,
     OutliveError,
     RegistrationError,

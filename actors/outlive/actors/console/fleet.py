@@ -164,21 +164,24 @@ class Fleet:
 
     async def _start(self, slot: int) -> Member:
         with anyio.CancelScope(shield=True):  # what was started is never forgotten
-            ours, theirs = os.pipe()
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    *self._command, "--crew", str(os.getpid()), str(theirs),
-                    stdin=subprocess.DEVNULL,
-                    stdout=sys.stderr.fileno() if self._on_line is None else subprocess.PIPE,
-                    stderr=None if self._on_line is None else subprocess.STDOUT,
-                    env=self._environment,
-                    pass_fds=[theirs],
-                    start_new_session=True,  # the terminal's Ctrl-C is for us: we stop them in order
-                )  # fmt: skip
-            finally:
-                os.close(theirs)
-            self._members[slot] = member = Member(process, ours)
-        return member
+            self._members[slot] = await self._spawn()
+        return self._members[slot]
+
+    async def _spawn(self) -> Member:
+        ours, theirs = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command, "--crew", str(os.getpid()), str(theirs),
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno() if self._on_line is None else subprocess.PIPE,
+                stderr=None if self._on_line is None else subprocess.STDOUT,
+                env=self._environment,
+                pass_fds=[theirs],
+                start_new_session=True,  # the terminal's Ctrl-C is for us: we stop them in order
+            )  # fmt: skip
+        finally:
+            os.close(theirs)
+        return Member(process, ours)
 
     async def _hand_on(self, member: Member) -> None:
         if member.process.stdout is not None and self._on_line is not None:

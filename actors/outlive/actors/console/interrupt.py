@@ -42,19 +42,24 @@ class Interrupt:
             self.first()
 
 
-def run(command: Callable[[Interrupt], Awaitable[int]], *, loop_factory: LoopFactory | None = None) -> int:
-    """Run a command to its end; one that is interrupted is cancelled, cleans up, and gives 130."""
+def run(
+    command: Callable[[Interrupt], Awaitable[int]],
+    *,
+    interrupted: int = INTERRUPTED,
+    loop_factory: LoopFactory | None = None,
+) -> int:
+    """Run a command to its end; one that is interrupted is cancelled, cleans up, and gives the code `interrupted`."""
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        return runner.run(_interruptible(command))
+        return runner.run(_interruptible(command, interrupted))
 
 
-async def _interruptible(command: Callable[[Interrupt], Awaitable[int]]) -> int:
+async def _interruptible(command: Callable[[Interrupt], Awaitable[int]], interrupted: int) -> int:
     interrupt, loop = Interrupt(), asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, interrupt)
     with interrupt.scope:
         return await command(interrupt)
-    return INTERRUPTED
+    return interrupted
 
 
 def fast_loop() -> LoopFactory | None:

@@ -83,6 +83,11 @@ def age(at: datetime) -> str:
     return f"{seconds:.0f} s ago"
 
 
+def count(number: int, what: str) -> str:
+    """Return ``1 step`` or ``2 steps``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def short(value: Any, longest: int = 100) -> str:
     """Return a value as JSON, cut."""
     text = msgspec.json.encode(value).decode()

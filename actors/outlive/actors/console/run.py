@@ -5,6 +5,7 @@ from typing import Any
 
 import anyio
 import click
+import msgspec
 
 from outlive.actors.console import apps, interrupt, output, screen, servers
 from outlive.actors.console.fleet import Fleet
@@ -12,7 +13,6 @@ from outlive.actors.console.following import Follower
 from outlive.actors.console.options import Given, by_option, client_options, dsn_option, pass_given
 from outlive.actors.console.submit import Order, order_options
 from outlive.infra.client import Client
-from outlive.protocol import ids
 
 
 @click.command()
@@ -23,27 +23,27 @@ from outlive.protocol import ids
 @dsn_option
 @pass_given
 def run(given: Given, /, app: str, by: str, **order: Any) -> int:
-    """Run one task to its end with an app (module:name), and write its result.
+    """Run one task to its end, with all it needs, and write its result.
 
-    Servers and a worker are started for it and stopped with it. Run again with the same --task-id, it goes on.
+    APP is module:name. Servers and a worker are started for it and stopped with it. Run again with the same --task-id, it goes on.
     """
     apps.find(app)
-    wanted = Order(**order)
-    wanted = wanted._replace(task_id=wanted.task_id or ids.new_id())
+    wanted = Order.read(**order)
     code = interrupt.run(lambda asked: _run(given, app, by, wanted, asked))
     if code not in (0, 1):
-        words = [f"--task-id={wanted.task_id}", *([f"--input={wanted.whole}"] if wanted.whole else []), *wanted.words]
-        output.say(f"it is kept. To go on: {shlex.join(['outlive', 'run', app, wanted.kind, *words])}")
+        task = ["--task-id", wanted.task_id, "--input", msgspec.json.encode(wanted.input).decode()]
+        output.say(f"it is kept. To go on: {shlex.join(['outlive', 'run', app, wanted.kind, *task])}")
     return code
 
 
 async def _run(given: Given, app: str, by: str, order: Order, asked: interrupt.Interrupt) -> int:
+    code = 1
     settings = given.settings()
     with screen.choose(as_json=given.as_json) as view:
         async with servers.running(settings, view.doing) as found:
             fleet = Fleet(
                 app, 1, servers.variables(found), grace=found.grace, hurry=asked.hurry, say=view.doing,
-                options=["--log-level", "warning"], on_line=view.line,
+                options=["--log-level", "warning", "--log-json" if given.as_json else "--log-text"], on_line=view.line,
             )  # fmt: skip
             async with anyio.create_task_group() as group, Client(found, by=by) as client:
                 group.start_soon(fleet.run)

@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Task as Bar
+from rich.table import Column
 from rich.text import Text
 
 from outlive.actors.console import output
@@ -112,7 +113,7 @@ class LineScreen:
         self.console.print(f"{self._head(task_id)}{item.seq:>6}  {item.at:%H:%M:%S}  {item.message}")
         if isinstance(item, StatusEvent):
             for text in needs(item.reasons):
-                self.console.print(f"{'':16}{text}")
+                self.console.print(f"{'':18}{text}")
 
     def _head(self, task_id: str) -> str:
         return f"{task_id}  " if self._named else ""
@@ -132,9 +133,13 @@ class BarScreen(LineScreen):
         """Draw on a console; with `named` each bar says of which task it speaks."""
         super().__init__(console, named=named)
         self._progress = Progress(
-            SpinnerColumn(finished_text=" "), _Message(), BarColumn(None), _Count(), TimeElapsedColumn(),
-            console=self.console, expand=True,
-        )  # fmt: skip
+            SpinnerColumn(finished_text=" "),
+            _Message(),
+            BarColumn(),
+            _Count(),
+            TimeElapsedColumn(),
+            console=self.console,
+        )
         self._bars: dict[str, TaskID] = {}
         self._steps: dict[str, int] = {}
         self._notes: set[str] = set()  # tasks that say themselves how far they are
@@ -180,7 +185,7 @@ class BarScreen(LineScreen):
         match item:
             case StatusEvent(status=status) if status in FINAL:
                 self._say(task_id, item.message, _COLOURS[status])
-                self._remove(task_id)
+                self._finish(task_id)
             case StatusEvent(status=Status.PAUSED):
                 self._say(task_id, "\n".join((item.message, *needs(item.reasons))), "yellow")
                 self._move(task_id, description="paused")
@@ -200,15 +205,21 @@ class BarScreen(LineScreen):
     def _move(self, task_id: str, **state: Any) -> None:
         self._progress.update(self._bars[task_id], **state)
 
-    def _remove(self, task_id: str) -> None:
-        self._progress.remove_task(self._bars.pop(task_id))
+    def _finish(self, task_id: str) -> None:
+        bar = next(bar for bar in self._progress.tasks if bar.id == self._bars[task_id])
+        done = bar.completed or 1
+        self._move(task_id, completed=done, total=done)
 
     def _say(self, task_id: str, text: str, style: str) -> None:
         self.console.print(Text.assemble((self._head(task_id), "dim"), (text, style)))
 
 
 class _Message(ProgressColumn):
-    """The last message; cut so that the bar keeps its place."""
+    """The last message, on one line."""
+
+    def get_table_column(self) -> Column:
+        """Return its column: cut, not folded."""
+        return Column(no_wrap=True, overflow="ellipsis")
 
     def render(self, task: Bar) -> Text:
         """Return it, with the task's id where there are several."""
@@ -227,7 +238,7 @@ class _Count(TextColumn):
         """Return ``done/total``, or the number of steps."""
         if task.total:
             return Text(f"{task.completed:.0f}/{task.total:.0f}", style="dim")
-        return Text(f"{task.fields.get('steps', 0)} steps", style="dim")
+        return Text(output.count(task.fields.get("steps", 0), "step"), style="dim")
 
 
 def needs(reasons: list[Reason]) -> list[str]:
@@ -239,7 +250,7 @@ def gap(item: Gap) -> str:
     """Say that history is missing, and how things stand."""
     return (
         f"events {item.from_seq} to {item.to_seq} are kept no more; the task is {item.task.status}, "
-        f"{item.task.done.count} steps done"
+        f"{output.count(item.task.done.count, 'step')} done"
     )
 
 

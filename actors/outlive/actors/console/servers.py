@@ -5,11 +5,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
-import asyncpg
 import click
 import msgspec
 
-from outlive.infra import database, embedded, streams
+from outlive.infra import embedded, streams
 from outlive.infra.bus import Bus
 from outlive.infra.migrate import migrate
 from outlive.infra.settings import Settings
@@ -26,7 +25,7 @@ async def running(settings: Settings, say: Say) -> AsyncGenerator[Settings]:
 
     Raises:
         click.UsageError: one URL is set and the other is not.
-        click.ClickException: Postgres cannot be used, or the pair of another process has ended.
+        click.ClickException: the pair of another process has ended.
     """
     if bool(settings.nats_url) != bool(settings.postgres_dsn):
         raise click.UsageError(
@@ -69,10 +68,7 @@ async def _end_with(live: embedded.Live, state_dir: Path) -> None:
 
 
 async def _prepare(settings: Settings) -> None:
-    try:
-        await migrate(str(settings.postgres_dsn))
-    except (*database.TRANSIENT, asyncpg.PostgresError) as error:
-        raise click.ClickException(f"Postgres cannot be used: {error}. To see why: outlive doctor") from error
+    await migrate(str(settings.postgres_dsn))
     async with Bus.of(settings, name="outlive up") as bus:
         await streams.ensure(bus, Subjects(settings.prefix), settings)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import click
 
@@ -11,6 +11,7 @@ from outlive.actors.console.options import Given, by_option, client_options, pas
 from outlive.actors.console.watch import follow
 from outlive.infra.client import Client
 from outlive.infra.handle import Handle
+from outlive.protocol import ids
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,17 +29,30 @@ class Order(NamedTuple):
     """A task to be made, as the command line says it."""
 
     kind: str
-    words: Sequence[str]
-    whole: str | None
-    task_id: str | None
+    input: dict[str, Any]
+    task_id: str
     priority: int
-    labels: Sequence[str]
+    labels: dict[str, str]
+
+    @classmethod
+    def read(
+        cls,
+        kind: str,
+        words: Sequence[str],
+        whole: str | None,
+        task_id: str | None,
+        priority: int,
+        labels: Sequence[str],
+    ) -> Self:
+        """Read the values of `order_options`; mistakes are usage errors."""
+        task_input = arguments.task_input(whole, words)
+        return cls(kind, task_input, task_id or ids.new_id(), priority, arguments.labels(labels))
 
     async def submit(self, client: Client, command_id: str | None = None) -> Handle[Any]:
         """Submit it. Raises like `Client.submit`."""
         return await client.submit(
-            self.kind, arguments.task_input(self.whole, self.words), task_id=self.task_id, priority=self.priority,
-            labels=arguments.labels(self.labels), command_id=command_id,
+            self.kind, self.input, task_id=self.task_id, priority=self.priority, labels=self.labels,
+            command_id=command_id,
         )  # fmt: skip
 
 
@@ -59,7 +73,7 @@ def submit(given: Given, /, command_id: str | None, watching: bool, by: str, **o
 
     KEY=TEXT gives a text, KEY:=JSON any value: submit collect folder=. deep:=true
     """
-    wanted = Order(**order)
+    wanted = Order.read(**order)
 
     async def submitting(_: interrupt.Interrupt) -> int:
         async with Client(given.settings(), by=by) as client:

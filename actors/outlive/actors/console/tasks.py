@@ -153,7 +153,7 @@ def _record(task: TaskRecord) -> dict[str, Any]:
         "created": f"{task.created_at:%Y-%m-%d %H:%M:%SZ}, {output.age(task.created_at)}",
         "changed": f"{task.updated_at:%Y-%m-%d %H:%M:%SZ}, {output.age(task.updated_at)}",
         "doing": task.doing,
-        "done": f"{task.done.count} steps, {task.last_seq} events",
+        "done": f"{output.count(task.done.count, 'step')}, {output.count(task.last_seq, 'event')}",
         "result": output.short(task.result, 1000) if task.status is Status.SUCCEEDED else None,
         "failure": task.failure and (task.failure.traceback or f"{task.failure.type}: {task.failure.message}"),
         "next": None if task.status in FINAL else f"outlive why {task.task_id}",

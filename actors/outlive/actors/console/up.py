@@ -23,13 +23,13 @@ from outlive.infra.settings import Settings
 @dsn_option
 @pass_given
 def up(given: Given, app: str, count: int, reloading: bool, chaos: bool, log_level: str) -> int:
-    """Start everything for an app (module:name): servers, unless their URLs are set, and workers.
+    """Start everything for an app: servers and workers.
 
-    Without an app the built-in kinds are served. Ctrl-C drains the workers and ends the servers; a second one does
+    APP is module:name; without it the built-in kinds are served. Servers are started unless their URLs are set. Ctrl-C drains the workers and ends the servers; a second one does
     not wait for steps in flight.
     """
     source = apps.find(app)
-    options = ["--log-level", log_level, *(["--chaos"] if chaos else []), *(["--json"] if given.as_json else [])]
+    options = ["--log-level", log_level, *(["--chaos"] if chaos else []), *(["--log-json"] if given.as_json else [])]
 
     async def serving(asked: Interrupt) -> int:
         async with servers.running(given.settings(), output.say) as found:
@@ -47,7 +47,7 @@ def up(given: Given, app: str, count: int, reloading: bool, chaos: bool, log_lev
                 _tell_ready(given, found, app, fleet)
         return 0
 
-    return run(serving)
+    return run(serving, interrupted=0)
 
 
 def _renewing(fleet: Fleet) -> Any:
@@ -69,4 +69,4 @@ def _tell_ready(given: Given, found: Settings, app: str, fleet: Fleet) -> None:
              "app": app, "workers": fleet.pids}
         )  # fmt: skip
         return
-    output.say(f"{len(fleet.pids)} workers serve {app}; Ctrl-C stops everything")
+    output.say(f"{output.count(len(fleet.pids), 'worker')} for {app}; Ctrl-C stops everything")

@@ -35,22 +35,26 @@ class ServersEnded(RuntimeError):
 @click.argument("app")
 @click.option("--chaos", is_flag=True, help="Let 'outlive chaos' kill this worker and its actors.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@click.option("--log-json/--log-text", default=None, help="Form of log lines.  [default: text on a terminal]")
 @click.option("--crew", type=(int, int), hidden=True, help="Process id of the parent; descriptor told when we serve.")
 @client_options
 @dsn_option
 @pass_given
-def worker(given: Given, app: str, chaos: bool, log_level: str, crew: tuple[int, int] | None) -> int:
-    """Run one worker for an app (module:name).
+def worker(
+    given: Given, app: str, chaos: bool, log_level: str, log_json: bool | None, crew: tuple[int, int] | None
+) -> int:
+    """Run one worker for an app.
 
-    Ctrl-C or SIGTERM lets steps in flight end and hands the rest back; a second one ends at once.
+    APP is module:name. Ctrl-C or SIGTERM lets steps in flight end and hands the rest back; a second one ends at once.
     """
     if crew:
         _die_with(crew[0])
-    logging.configure(level=log_level, json=True if given.as_json else None)
+    logging.configure(level=log_level, json=log_json)
     declared, settings = apps.load(app), given.settings()
     try:
         return interrupt.run(
             lambda asked: _serve(declared, settings, asked, chaos=chaos, ready=crew and crew[1]),
+            interrupted=0,
             loop_factory=interrupt.fast_loop(),
         )
     except Exception as error:
@@ -69,8 +73,9 @@ async def _serve(app: App, settings: Settings, asked: interrupt.Interrupt, *, ch
                 group.start_soon(_watch_servers, settings)
             if chaos:
                 await group.start(Chaos(served).run)
-            _log.info("serving", kinds=sorted(app.kinds), incarnation=str(served.incarnation), chaos=chaos)
-            if ready is not None:
+            if ready is None:
+                _log.info("serving", kinds=sorted(app.kinds), incarnation=str(served.incarnation))
+            else:
                 os.write(ready, b"ready\n")
                 os.close(ready)
             await served.run()
