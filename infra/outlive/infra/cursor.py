@@ -7,7 +7,7 @@ former holder, even one that is under way, find no row and write nothing.
 import contextlib
 import uuid
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -63,8 +63,13 @@ class Cursor:
         self._connection: asyncpg.Connection
 
     async def __aenter__(self) -> Self:
-        """Connect."""
+        """Connect, and have the statements planned before there is work."""
         self._connection = await database.connect(self._dsn, application_name=f"outlive:{self._me}", journal=True)
+        self._replan = database.Replan()
+        nobody = ("", self._me, 0, 0)
+        await self._connection.fetchrow(self._sql["look"], *nobody, [], [], [], [], False)
+        nothing = Admission(Seen(datetime.now(UTC), {}, {}, ()))
+        await self._connection.fetchrow(self._sql["admit"], *nobody, 0, "", b"", 0.0, nothing.now, *nothing.columns())
         return self
 
     async def __aexit__(
@@ -146,6 +151,7 @@ class Cursor:
             self._sql["admit"], self._stream, self._me, self._epoch, self.position.seq, *after, self._lease,
             admission.now, *admission.columns(),
         )  # fmt: skip
+        await self._replan.after(self._connection)
         # A task that somebody else (a parent) made since `look` must be looked at again.
         if row is None or row["moved"] != 1 or row["made"] != admission.made:
             raise Deposed

@@ -136,7 +136,8 @@ class Batch:
         self.line = line
         self.records = records
         self.waiters = waiters
-        self.stays = False  # mail came before the leave
+        # Mail came before the leave: the table says so, or here something was handed in behind it (as its answer is).
+        self.stays = any(r.state is not None and r.state.leave == "drained" for r in records[:-1])
         self.settled = False  # applied or refused
 
     def state(self) -> State | None:
@@ -152,6 +153,8 @@ class Batch:
                 value = getattr(record.state, name)
                 if value is not None and value is not False:
                     setattr(merged, name, value)
+            if record.state.waiting_for is not None:
+                merged.wait_until = record.state.wait_until
         if merged is not None and self.stays:
             merged.leave, merged.due_at = None, None
         return merged
@@ -412,7 +415,7 @@ async def _hit(batches: Sequence[Batch], where: str) -> None:
 class Link:
     """One connection with its statements prepared."""
 
-    __slots__ = ("_batch", "_incarnation", "_seen", "connection")
+    __slots__ = ("_batch", "_incarnation", "_replan", "_seen", "connection")
 
     def __init__(self, connection: Any, incarnation: uuid.UUID, batch: Any, seen: Any) -> None:
         """Hold prepared statements; use `open`."""
@@ -420,18 +423,24 @@ class Link:
         self._incarnation = incarnation
         self._batch = batch
         self._seen = seen
+        self._replan = database.Replan()
 
     @classmethod
     async def open(cls, dsn: str, incarnation: uuid.UUID, statements: Any) -> "Link":
         """Connect with the journal's planner settings and warm the statements."""
         connection = await database.connect(dsn, application_name=f"outlive:{incarnation}", journal=True)
-        batch = await connection.prepare(statements["batch"])
-        await batch.fetch(incarnation, [], [], [], [], [], [], [])
-        return cls(connection, incarnation, batch, await connection.prepare(statements["seen"]))
+        try:
+            batch = await connection.prepare(statements["batch"])
+            await batch.fetch(incarnation, [], [], [], [], [], [], [])
+            return cls(connection, incarnation, batch, await connection.prepare(statements["seen"]))
+        except BaseException:
+            connection.terminate()
+            raise
 
     async def batch(self, batches: Sequence[Batch]) -> set[int]:
         """Write; return the ordinals that were refused."""
         rows = await self._batch.fetch(self._incarnation, *fold(batches))
+        await self._replan.after(self.connection)
         return {row[0] for row in rows}
 
     async def seen(self, batches: Sequence[Batch]) -> Any:

@@ -15,7 +15,7 @@ s as materialized (
 l as materialized (
   select b.i
     from task t join b on t.tenant = b.tenant and t.task_id = b.task_id left join s on s.i = b.i
-   where t.owner = $1 and t.epoch = b.epoch and t.version = b.after
+   where t.owner is not distinct from $1 and t.epoch = b.epoch and t.version = b.after  -- not by the owner's index
      and (s.leave is distinct from 'drained' or t.inbox_head = b.applied)
    order by t.tenant, t.task_id
      for no key update of t),
@@ -49,7 +49,7 @@ own as (
          ended_at = case when s.status in ('succeeded', 'failed', 'cancelled') then (select outlive.clock())
                          when s.status is not null then null else t.ended_at end
     from l join b on b.i = l.i left join s on s.i = l.i
-   where t.tenant = b.tenant and t.task_id = b.task_id and t.owner = $1 and t.epoch = b.epoch and t.version = b.after
+   where t.tenant = b.tenant and t.task_id = b.task_id and t.owner is not distinct from $1 and t.epoch = b.epoch and t.version = b.after
   returning b.i, t.tenant, t.task_id),
 f as (
   insert into fact (tenant, task_id, seq, type, step_id, name, status, digest, attempt, took, inbox_pos, wait_until, codec, body, event)
@@ -70,12 +70,14 @@ a as (
   select own.tenant, own.task_id, x.step_id, x.operation_id, x.attempt, x.worker, x.started_at, x.ended_at, x.error_class, x.reason,
          x.wait_until
     from unnest($6::journal_attempt[]) x join own on own.i = x.i),
+z as materialized (
+  select own.tenant, own.task_id, x.pos, x.code, x.message, x.taken from unnest($7::journal_answer[]) x join own on own.i = x.i),
 w as (
   update inbox y
-     set code = coalesce(y.code, x.code), message = coalesce(y.message, x.message), taken = y.taken or x.taken,
+     set code = coalesce(y.code, z.code), message = coalesce(y.message, z.message), taken = y.taken or z.taken,
          decided_at = coalesce(y.decided_at, (select outlive.clock()))
-    from unnest($7::journal_answer[]) x join own on own.i = x.i
-   where y.tenant = own.tenant and y.task_id = own.task_id and y.pos = x.pos and y.pos is not null),
+    from z
+   where y.tenant = z.tenant and y.task_id = z.task_id and y.pos = z.pos and y.pos is not null),
 c as (
   insert into task (tenant, task_id, kind, parent, parent_step, digest, codec, input, priority, labels, due_at)
   select own.tenant, x.task_id, x.kind, own.task_id, x.step_id, x.digest, x.codec, x.input, x.priority, x.labels, (select outlive.clock())
