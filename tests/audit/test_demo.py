@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import psutil
@@ -24,7 +24,7 @@ ROWS = [
     Row(what="steps repeated", said=1, counted=None, where="progress events"),
 ]
 END = End(ok=True, seconds=12.34, rows=ROWS, reports=["/somewhere/REPORT.md"])
-DEMO = "import asyncio, sys; from outlive.actors.audit.demo import demo; sys.exit(asyncio.run(demo(as_json={as_json})))"
+DEMO = "import asyncio, sys; from outlive.actors.audit.demo import demo; sys.exit(asyncio.run(demo(as_json=True)))"
 
 
 def play(screen: Screen) -> None:
@@ -74,30 +74,34 @@ def test_a_ticket_that_was_sent_again_is_told() -> None:
     assert str(crash).endswith("31 packages kept, 0 read again, 1 ticket sent again with the same key")
 
 
-def run(folder: Path, *, as_json: bool) -> "subprocess.Popen[str]":
-    """Start the demo with its files under a folder."""
-    return subprocess.Popen(
-        [sys.executable, "-c", DEMO.format(as_json=as_json)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(folder)},
-    )
+class Running(NamedTuple):
+    """A demo that runs, with its files under a folder."""
+
+    folder: Path
+    process: "subprocess.Popen[str]"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder for a demo, of which no process may be left afterwards."""
+def running(tmp_path: Path) -> Iterator[Running]:
+    """A demo, of which no process may be left afterwards."""
     tmp_path.chmod(0o755)
-    yield tmp_path
-    left = [process for process in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(process.info["cmdline"])]
-    assert left == []
+    process = subprocess.Popen(
+        [sys.executable, "-c", DEMO],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    with process:
+        yield Running(tmp_path, process)
+        process.kill()
+    left = [other for other in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(other.info["cmdline"])]
+    assert psutil.wait_procs(left, timeout=30)[1] == []
 
 
-def test_the_demo_kills_a_worker_and_loses_nothing(folder: Path) -> None:
-    process = run(folder, as_json=True)
-    out, errors = process.communicate(timeout=100)
-    assert process.returncode == 0, errors
+def test_the_demo_kills_a_worker_and_loses_nothing(running: Running) -> None:
+    out, errors = running.process.communicate(timeout=100)
+    assert running.process.returncode == 0, errors
     lines: list[dict[str, Any]] = [msgspec.json.decode(line) for line in out.splitlines()]
     (crash,) = [line for line in lines if line["type"] == "crash"]
     end = lines[-1]
@@ -110,16 +114,17 @@ def test_the_demo_kills_a_worker_and_loses_nothing(folder: Path) -> None:
     assert crash["kept"] >= crash["at"]
     said = {row["what"]: row["said"] for row in end["rows"]}
     assert said["findings"] == said["tickets"]
-    assert all(Path(path).is_file() for path in end["reports"])
+    assert [Path(path).is_file() for path in end["reports"]] == [True] * 3
+    assert not list(running.folder.glob("*/servers"))
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_ending_the_demo_leaves_no_process(folder: Path, how: signal.Signals) -> None:
-    process = run(folder, as_json=True)
+def test_ending_the_demo_leaves_no_process(running: Running, how: signal.Signals) -> None:
+    process = running.process
     assert process.stdout is not None
     assert any('"note"' in line for line in process.stdout)
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) >= 5  # two workers, the tracker, two servers
     process.send_signal(how)
-    process.communicate(timeout=60)
+    process.wait(timeout=60)
     assert psutil.wait_procs(children, timeout=30)[1] == []
