@@ -66,11 +66,18 @@ class Cursor:
         """Connect, and have the statements planned before there is work."""
         self._connection = await database.connect(self._dsn, application_name=f"outlive:{self._me}", journal=True)
         self._replan = database.Replan()
+        try:
+            await self._warm_up()
+        except BaseException:
+            self._connection.terminate()
+            raise
+        return self
+
+    async def _warm_up(self) -> None:
         nobody = ("", self._me, 0, 0)
         await self._connection.fetchrow(self._sql["look"], *nobody, [], [], [], [], False)
         nothing = Admission(Seen(datetime.now(UTC), {}, {}, ()))
         await self._connection.fetchrow(self._sql["admit"], *nobody, 0, "", b"", 0.0, nothing.now, *nothing.columns())
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
