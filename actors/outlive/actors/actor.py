@@ -9,7 +9,7 @@ Only what is recorded counts. Whatever happens to this process between two recor
 
 import asyncio
 import traceback
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,7 +21,8 @@ import structlog
 
 from outlive.actors import context
 from outlive.actors.flow import Branch, Flow, Stopped, World, branch
-from outlive.actors.step import failure_of
+from outlive.actors.step import failure_of, printable
+from outlive.actors.supervision import unwrap
 from outlive.actors.task import Restart, Task
 from outlive.infra import happenings
 from outlive.infra.claims import Claimed, Mail
@@ -38,6 +39,7 @@ from outlive.protocol.tools import AnyKind
 Ending = Literal["ended", "left", "fenced", "crashed", "unstorable"]
 """Why an actor is gone: the task is final; let go (waiting, paused, drained); another owns it; its code raised."""
 
+STAND_BY: Final = "its turn: tasks whose workers died run one at a time"
 STORED_ERRORS: Final = (StepFailed, TaskFailed, TaskCancelled)
 """Errors that are facts: the function would raise them again on every run, so it is not tried again."""
 
@@ -58,6 +60,7 @@ class Crash:
     """An exception that left the function and is no stored fact: a bug, until it is seen twice."""
 
     failure: Failure
+    steps: int  # how many were done: it counts until the next one is; -1: it never counts
 
     @property
     def signature(self) -> tuple[str, str, str | None]:
@@ -95,22 +98,50 @@ class Actor:
         self._returned: Any = None
         self._raised: BaseException | None = None
         self._finished = asyncio.Event()
+        self._over = False  # the function came to its own end: nothing was refused to it, nobody cut it short
+        self._draining = False
+        self._deferred: list[Mail] = []  # came while it was decided whether the task is let go
 
     # --- the main flow
 
     async def run(self) -> Ending:
         """Recover, run step by step, conclude. Never raises for what the task's own code does."""
         try:
+            if (failure := self._hopeless()) is not None:
+                return await self._failed(failure, f"{failure.type}: {failure.message}")
             while True:
                 self._recover()
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._perform)
                     await self._attend()
+                    self._over = self._finished.is_set() and not self.flow.struck
                     group.cancel_scope.cancel()
+                await self.flow.abandon()
                 if (ending := await self._conclude()) is not None:
                     return ending
         except (Refused, Stopped):
             return "unstorable" if self.claim.refused == "unstorable" else "fenced"
+
+    async def stand_by(self, turn: Callable[[], Awaitable[Any]]) -> bool:
+        """Wait for a turn before `run`, as one that waits and can be told to stop. False: told so, it is not our turn."""
+        flow, came = self.flow, False
+        with suppress(Refused, Stopped):
+            await flow.commit(Record(state=State(waiting_for=STAND_BY)))
+
+            async def wait() -> None:
+                nonlocal came
+                await turn()
+                came = True
+                flow.news.set()
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(wait)
+                while not came and not flow.stop:
+                    flow.news.clear()
+                    await flow.news.wait()
+                group.cancel_scope.cancel()
+            await flow.commit(Record(state=State()))  # from here on it does not wait
+        return came
 
     async def suspend(self, reason: Reason) -> Ending:
         """Pause for a person without running a line of the task's code."""
@@ -119,6 +150,11 @@ class Actor:
             return await self._paused()
         except (Refused, Stopped):
             return "fenced"
+
+    def _hopeless(self) -> Failure | None:
+        """Return what the actor itself (not the task's code) has died of twice at the same place."""
+        last = [(crash.steps, crash.signature) for crash in self._crashes[-2:]]
+        return self._crashes[-1].failure if len(last) == 2 and last[0] == last[1] and last[0][0] >= 0 else None
 
     def _recover(self) -> None:
         """Take in the mail that came before, and say that the task runs."""
@@ -136,7 +172,8 @@ class Actor:
 
     async def _perform(self) -> None:
         """Run the durable function from its first line; recorded steps answer from the record."""
-        branch.set(Branch("", asyncio.current_task()))
+        run = self.flow.run
+        branch.set(Branch("" if run == 1 else f"r{run}-", asyncio.current_task()))
         context.current.set(Task(self.flow))
         structlog.contextvars.bind_contextvars(
             tenant=self.claim.tenant, task=self.claim.task_id, worker=self._world.worker, epoch=self.claim.epoch
@@ -144,10 +181,8 @@ class Actor:
         try:
             arguments = self._kind.decode_input(bytes(_inputs.decode(self.claimed.input).input))
             self._returned = await self._kind.fn(Task(self.flow), **arguments)
-        except BaseException as error:  # reason: judged in _conclude
+        except BaseException as error:  # noqa: BLE001  # judged in _conclude
             self._raised = error
-            if isinstance(error, asyncio.CancelledError) and not self.flow.stop:
-                raise
         finally:
             self._finished.set()
             self.flow.news.set()
@@ -163,15 +198,20 @@ class Actor:
             if flow.stop == "leave":
                 if flow.idle_since is not None and await self._let_go():
                     return
-                flow.stop = ""
+                if flow.stop == "leave":
+                    flow.stop = "drain" if self._draining else ""
+                continue
             flow.news.clear()
             await self._news()
+        flow.halt("ended")
+        while flow.in_flight and not await self._stopped():
+            pass  # told to stop for another reason: a cancel gives its own grace
 
     async def _stopped(self) -> bool:
-        """Let steps in flight end: a cancel or drain within the grace, a pause however long they take."""
+        """Let steps in flight end: a pause however long they take, all else within the grace."""
         flow, deadline = self.flow, asyncio.get_running_loop().time() + self._world.settings.grace
         stop = flow.stop
-        while flow.in_flight and not self._finished.is_set() and flow.stop == stop:
+        while flow.in_flight and flow.stop == stop:
             flow.news.clear()
             timeout = None if stop == "pause" else deadline - asyncio.get_running_loop().time()
             with suppress(TimeoutError):
@@ -205,17 +245,27 @@ class Actor:
             return "left"
         if flow.stop == "cancel":
             return await self._cancelled()
-        if self._raised is None and self._finished.is_set():
-            return await self._succeeded()
-        if isinstance(self._raised, Restart):
-            self._begin_run(self._raised.body)
-            return None
-        if isinstance(self._raised, Exception):
-            return await self._broken(self._raised)
-        if flow.stop == "pause":
+        if self._over:
+            return await self._returns()
+        if flow.stop == "pause" and (self._reasons or flow.reasons):
             return await self._paused()
-        await flow.commit(Record(state=State(leave="always", due_at=self._now())))
+        await flow.depart(Record(state=State(leave="always", due_at=self._now())))
         return "left"
+
+    async def _returns(self) -> Ending | None:
+        """The function has come to its end by itself."""
+        error = self.flow.misplaced or self._raised
+        if error is None:
+            return await self._succeeded()
+        if isinstance(error, Restart):
+            await self.flow.room()
+            self._begin_run(error.body)
+            return None
+        if isinstance(error, asyncio.CancelledError):
+            error = RuntimeError(
+                "the function ended with asyncio.CancelledError, although nobody had cancelled the task"
+            )
+        return await self._broken(unwrap(error))
 
     async def _succeeded(self) -> Ending:
         try:
@@ -224,15 +274,17 @@ class Actor:
             return await self._failed(failure_of(error), f"its result cannot be stored: {error}")
         return await self._final(Status.SUCCEEDED, f"Succeeded after {self.claim.steps} steps.", body)
 
-    async def _broken(self, error: Exception) -> Ending:
+    async def _broken(self, error: BaseException) -> Ending:
         """A stored failure fails the task; a bug restarts its actor once, and the same bug again fails the task."""
         step_id = next(reversed(self.flow.waits), None)
         failure = error.failure if isinstance(error, StepFailed | TaskFailed) else failure_of(error, step_id)
-        failure = msgspec.structs.replace(failure, traceback="".join(traceback.format_exception(error))[-8000:])
-        self.crash = Crash(failure)
-        known = any(crash.signature == self.crash.signature for crash in self._crashes)
-        if isinstance(error, STORED_ERRORS) or known or len(self._crashes) >= self._world.settings.restart_intensity:
-            return await self._failed(failure, f"{failure.type}: {failure.message}"[:500])
+        trace = "".join(traceback.format_exception(error))[-8000:]
+        failure = msgspec.structs.replace(failure, traceback=printable(trace))
+        self.crash = Crash(failure, self.claim.steps)
+        earlier = [crash for crash in self._crashes if crash.steps == self.claim.steps]
+        known = any(crash.signature == self.crash.signature for crash in earlier)
+        if isinstance(error, STORED_ERRORS) or known or len(earlier) >= self._world.settings.restart_intensity:
+            return await self._failed(failure, f"{failure.type}: {failure.message}")
         _log.warning("the task's code raised; its actor restarts once", error=failure.message, type=failure.type)
         await self.flow.flushed()
         return "crashed"
@@ -247,12 +299,12 @@ class Actor:
     async def _final(self, status: Status, message: str, body: bytes | None) -> Ending:
         now = self._now()
         lifecycle.check_transition(self._status, status)
-        fact = happenings.status(self.claim, now, status, message, final=True, body=body)
+        fact = happenings.status(self.claim, now, status, message[:2000], final=True, body=body)
         state = State(
             status=str(status), reasons=b"[]", waiting_for="", leave="always",
             tell=self.claimed.parent is not None or status is Status.CANCELLED,
         )  # fmt: skip
-        await self.flow.commit(Record(facts=(fact,), state=state, point="final", attention=(status, message, [], now)))
+        await self.flow.depart(Record(facts=(fact,), state=state, point="final", attention=(status, message, [], now)))
         return "ended"
 
     async def _paused(self) -> Ending:
@@ -263,7 +315,7 @@ class Actor:
         if self._status is not Status.PAUSED:
             facts = (happenings.status(self.claim, now, Status.PAUSED, f"Paused: {message}", reasons=reasons),)
         state = State(status="paused", reasons=codec.encode(reasons), leave="always")
-        await self.flow.commit(Record(facts=facts, state=state, attention=(Status.PAUSED, message, reasons, now)))
+        await self.flow.depart(Record(facts=facts, state=state, attention=(Status.PAUSED, message, reasons, now)))
         return "left"
 
     def _begin_run(self, body: bytes) -> None:
@@ -279,16 +331,22 @@ class Actor:
     async def _let_go(self) -> bool:
         """Leave memory while waiting. False when mail came first: then all goes on."""
         flow = self.flow
-        with flow.leaving():
-            what = ", ".join(dict.fromkeys(wait.what for wait in flow.waits.values()))
-            due = flow.next_deadline
-            state = State(leave="drained", due_at=due, waiting_for=what or "nothing", wait_until=due)
-            return await flow.commit(Record(state=state)) and self.claim.left
+        what = ", ".join(dict.fromkeys(wait.what for wait in flow.waits.values()))
+        due = flow.next_deadline
+        state = State(leave="drained", due_at=due, waiting_for=what or "nothing", wait_until=due)
+        left = await flow.depart(Record(state=state))
+        deferred, self._deferred = self._deferred, []
+        if not left:
+            self.deliver(deferred)
+        return left
 
     # --- commands
 
     def deliver(self, letters: Sequence[Mail]) -> None:
         """Apply mail in its order; what was applied before is passed over."""
+        if self.flow.departing or self.claim.left:
+            self._deferred.extend(letters)  # if the task is let go, the table knows that nobody has seen it
+            return
         try:
             for letter in letters:
                 if letter.pos > self.claim.applied:
@@ -352,6 +410,7 @@ class Actor:
 
     def drain(self) -> None:
         """Begin nothing more and hand the task back."""
+        self._draining = True
         self.flow.halt("leave" if self.flow.idle_since is not None and not self.flow.in_flight else "drain")
 
     def evict(self) -> None:
@@ -365,7 +424,8 @@ class Actor:
 
     def kill(self) -> None:
         """End here and now, as a mistake of ours would; the task begins again at its checkpoint."""
-        self.crash = Crash(Failure(type="Killed", message="the actor was killed"))
+        self.crash = Crash(Failure(type="Killed", message="the actor was killed"), steps=-1)
+        self.fence()  # what is cut short now is no fact
         self.life.cancel()
 
     def _title(self) -> str:

@@ -5,22 +5,22 @@ Rules that hold here:
   step ids on every run.
 - All writes go through one line. A refusal stops the actor at once.
 - Once `stop` is set no new step begins, in ``finally`` blocks too; what is in flight may end.
-- While `leaving` is decided nothing begins and no wait ends: either the task is let go as it stands, or all goes on.
+- While `depart` is decided nothing begins, no wait ends and no mail is applied: either the task is let go as it
+  stands, or all goes on.
 """
 
 import asyncio
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
-from outlive.actors.history import History
+from outlive.actors.history import OPERATION, History, call_text
 from outlive.actors.threads import Threads
 from outlive.infra import happenings
-from outlive.infra.claims import Claimed, StoredFact
+from outlive.infra.claims import Claimed, StoredFact, StoredOperation
 from outlive.infra.clock import Clock
 from outlive.infra.journal import Line, Refused
 from outlive.infra.liveness import Heartbeat
@@ -30,7 +30,11 @@ from outlive.protocol import steps
 from outlive.protocol.task import Reason, ReasonCode
 from outlive.protocol.tools import AnyKind
 
-Stop = Literal["", "pause", "cancel", "drain", "fenced", "unstorable", "leave"]
+Stop = Literal["", "leave", "ended", "pause", "drain", "cancel", "unstorable", "fenced"]
+"""Why no step begins any more, a later one outranks an earlier one. ``leave`` is a wish only: steps go on until it is
+carried out; after ``ended`` the function has returned."""
+
+_RANK: Final = get_args(Stop)
 
 
 class Stopped(asyncio.CancelledError):
@@ -90,15 +94,18 @@ class Flow:
         }
         self.stop: Stop = ""
         self.struck = False  # a step was refused because of `stop`: the function cannot go on in this incarnation
+        self.misplaced: Misplaced | None = None  # a step without a stable place was refused
         self.in_flight = 0
+        self.children: dict[str, str] = {}  # by task id: the step that spawned it
         self.waits: dict[str, Wait] = {}
         self.news = asyncio.Event()  # something changed that the actor should look at
         self.idle_since: float | None = None
         self._chosen: set[str] = set()
+        self._steps: dict[str, asyncio.Task[object] | None] = {}  # begun and not ended: who awaits them
         self._open = asyncio.Event()
         self._open.set()
         self._waiting_shown = claimed.waiting_for is not None
-        self._fresh = claimed.claim.last_seq > 0 and claimed.waiting_for is None  # left in the middle: say `resumed`
+        self._fresh = claimed.status != "queued" and claimed.waiting_for is None  # left in the middle: say `resumed`
         self._signal_waiters: dict[str, list[asyncio.Future[bool]]] = {}
         self._child_waiters: dict[str, asyncio.Future[bool]] = {}
 
@@ -108,27 +115,55 @@ class Flow:
         """Take the next place of the current branch and return its step id."""
         mine = branch.get(None)
         if mine is None or asyncio.current_task() is not mine.owner:
-            raise Misplaced(
+            raise self._misplace(
                 f"a step of task {self.claim.task_id!r} was called from an asyncio task of its own (create_task, "
                 "TaskGroup, or a coroutine given to asyncio.gather): its place would differ from run to run. "
                 "Write: await task.gather(coroutine, ...)"
             )
         mine.count += 1
-        if chosen is not None:
-            if chosen in self._chosen:
-                raise Misplaced(
-                    f"step_id {chosen!r} was given to two calls of task {self.claim.task_id!r}: one id, one step"
-                )
-            self._chosen.add(chosen)
-            return chosen if self.run == 1 else f"r{self.run}-{chosen}"
-        if self.run == 1:
-            return f"{mine.path}{mine.count}" if len(mine.path) < 50 else steps.place(mine.path[:-1], mine.count)
-        return steps.place(mine.path[:-1], mine.count, run=self.run)
+        if chosen is None:
+            return steps.fit(f"{mine.path}{mine.count}")
+        if chosen in self._chosen:
+            raise self._misplace(
+                f"step_id {chosen!r} was given to two calls of task {self.claim.task_id!r}: one id, one step"
+            )
+        self._chosen.add(chosen)
+        return steps.chosen(chosen, run=self.run)
+
+    def _misplace(self, message: str) -> Misplaced:
+        """Remember that the code has no stable places: the task cannot succeed, even if nobody looks at the error."""
+        self.misplaced = Misplaced(message)
+        return self.misplaced
+
+    def recall(
+        self, step_id: str, name: str, digest: bytes | None, show: Callable[[bytes | None], str]
+    ) -> StoredFact | None:
+        """Return the stored end of a step, if there is one. Pauses when this place belonged to another call.
+
+        Args:
+            step_id: the place.
+            name: of what is called now.
+            digest: of what is called now; None for notes.
+            show: puts into words what is called now, or (given arguments as stored) was called by this name before.
+        """
+        history = self.history
+        done = history.done.get(step_id)
+        was = (
+            done
+            or history.waits.get(step_id)
+            or history.begun.get(step_id)
+            or history.operations.get((step_id, OPERATION))
+        )
+        if was is not None and (was.name != name or was.digest != digest):
+            raise self._mismatch(step_id, was, name, show)
+        return done
 
     # --- writing
 
     def write(self, record: Record) -> None:
-        """Hand a record in without waiting. Raises `Stopped` when the task is no longer ours."""
+        """Hand a record in without waiting. Raises `Stopped` when the task is no longer ours, or is being let go."""
+        if self.departing or self.claim.left:
+            raise self._strike("it is being let go")
         if self._waiting_shown and not (record.state and record.state.waiting_for):
             self._waiting_shown = False
             record.state = record.state or State()
@@ -144,6 +179,20 @@ class Flow:
         """Hand a record in and wait until it is durable (see `Line.commit`)."""
         self.write(record)
         return await self.flushed()
+
+    async def depart(self, record: Record) -> bool:
+        """Hand in the record that lets the task go, and wait. False: mail came first, and all goes on."""
+        self.write(record)
+        self._open.clear()
+        try:
+            return await self.flushed() and self.claim.left
+        finally:
+            self._open.set()
+
+    @property
+    def departing(self) -> bool:
+        """True while it is decided whether the task is let go: mail must wait."""
+        return not self._open.is_set()
 
     async def flushed(self) -> bool:
         """Wait until all that was handed in is durable."""
@@ -166,9 +215,8 @@ class Flow:
     # --- stopping
 
     def halt(self, stop: Stop) -> None:
-        """Begin no new step from here on. Fenced outranks all, cancel outranks the rest."""
-        rank = ("", "leave", "pause", "drain", "cancel", "unstorable", "fenced")
-        if rank.index(stop) > rank.index(self.stop):
+        """Begin no new step from here on, for this reason or a graver one that is set already."""
+        if _RANK.index(stop) > _RANK.index(self.stop):
             self.stop = stop
         self.news.set()
 
@@ -179,12 +227,20 @@ class Flow:
             return True
         return self.stop == ""
 
+    @property
+    def stopping(self) -> bool:
+        """True when no step may begin."""
+        return self.stop not in {"", "leave"} or self.claim.left
+
     def check(self) -> None:
         """Raise `Stopped` when no step may begin."""
-        if self.stop:
-            self.struck = True
-            self.news.set()
-            raise Stopped(f"task {self.claim.task_id} is stopping ({self.stop}): no further step begins")
+        if self.stopping:
+            raise self._strike(self.stop)
+
+    def _strike(self, why: str) -> Stopped:
+        self.struck = True
+        self.news.set()
+        return Stopped(f"task {self.claim.task_id} is stopping ({why}): no further step begins")
 
     def suspend(self, reason: Reason) -> Stopped:
         """Pause for a person; returns what the step must raise."""
@@ -198,32 +254,38 @@ class Flow:
         """True while a step may begin at once."""
         return not self.stop and self._open.is_set() and not self._fresh
 
-    @contextmanager
-    def leaving(self) -> Generator[None]:
-        """Let nothing begin and no wait end while the task may be let go."""
-        self._open.clear()
-        try:
-            yield
-        finally:
-            self._open.set()
-
     # --- steps
 
     async def enter(self, step_id: str, name: str, *, read_only: bool = False) -> None:
         """Wait for a leave to be decided, refuse when stopping, and say where a resumed task goes on."""
         if not self._open.is_set():
             await self._open.wait()
-        self.check()
+        if self.stopping:
+            await asyncio.sleep(0)  # code that catches everything and tries again must not keep the event loop
+            self.check()
         if self._fresh:
             self._fresh = False
             self._say_resumed(step_id, name, read_only=read_only)
+        self._steps[step_id] = asyncio.current_task()
         self.in_flight += 1
         self.idle_since = None
 
-    def leave(self) -> None:
+    def leave(self, step_id: str) -> None:
         """A step that entered has ended."""
+        del self._steps[step_id]
         self.in_flight -= 1
         self._settle()
+
+    async def abandon(self) -> None:
+        """Give up steps that the function has left behind (in an `asyncio.gather` of which one call failed)."""
+        if strays := {task for task in self._steps.values() if task is not None}:
+            for task in strays:
+                task.cancel()
+            await asyncio.wait(strays)
+
+    def gave_up(self, error: BaseException) -> bool:
+        """True when the function itself gave a step up that was in flight (``asyncio.timeout``), and goes on."""
+        return self.stop in {"", "leave"} and not self.claim.left and not isinstance(error, Stopped)
 
     def _settle(self) -> None:
         if self.in_flight == 0:
@@ -248,16 +310,23 @@ class Flow:
             )
         )  # fmt: skip
 
-    def expect(self, fact: StoredFact, step_id: str, name: str, digest: bytes, call: str) -> StoredFact:
-        """Return a stored fact if it is of this call, else pause: code and history differ."""
-        if fact.name == name and fact.digest == digest:
-            return fact
-        was = fact.name if fact.name != name else f"{fact.name} with other arguments"
-        message = (
-            f"Step {step_id} was {was} when this task ran before; the code now calls {call}. Nothing was run. "
-            f"Deploy the old code, or: outlive cancel {self.claim.task_id}"
+    def _mismatch(
+        self, step_id: str, was: StoredFact | StoredOperation, name: str, show: Callable[[bytes | None], str]
+    ) -> Stopped:
+        operation = self.history.operations.get((step_id, OPERATION))
+        if operation is not None:
+            before = show(operation.arguments) if was.name == name else call_text(was.name, operation.arguments)
+        else:
+            before = was.name if was.name != name else f"{was.name} with other arguments"
+        return self.outdated(
+            step_id,
+            f"Step {step_id} was {before} when this task ran before; the code now calls {show(None)}. Nothing was run. "
+            f"Deploy the old code, or: outlive cancel {self.claim.task_id}",
         )
-        raise self.suspend(
+
+    def outdated(self, step_id: str, message: str) -> Stopped:
+        """Pause because code and history differ; returns what the step must raise."""
+        return self.suspend(
             Reason(
                 reason=ReasonCode.VERSION_MISMATCH, since=self.world.clock.now(), do=f"outlive resume {self.claim.task_id}",
                 message=message, step_id=step_id,
@@ -283,6 +352,7 @@ class Flow:
         finally:
             if timer is not None:
                 timer.cancel()
+            event.cancel()  # nobody is woken by it any more
             del self.waits[step_id]
             self.in_flight += 1
             self.idle_since = None
@@ -320,6 +390,8 @@ class Flow:
         self.claimed.run, self.claimed.run_from = self.run, fact.seq
         self.history.done, self.history.waits, self.history.begun = {}, {}, {}
         self._chosen.clear()
+        self.children.clear()
+        self.stop = "" if self.stop == "ended" else self.stop
         self.claim.steps = 0
 
     @property

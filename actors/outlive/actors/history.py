@@ -5,12 +5,27 @@ however long the history is.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Final
+
+import msgspec
 
 from outlive.infra.claims import Claimed, Mail, StoredAttempt, StoredFact, StoredOperation
 
-DONE = frozenset({"completed", "failed"})
+DONE = frozenset({"completed", "failed", "unknown"})
+"""How a step ends for the function; an unknown one was given up by it."""
+
+OPERATION: Final = "1"
+"""An operation's id is its number within the step."""
+
+
+def call_text(name: str, arguments: bytes, order: Sequence[str] = ()) -> str:
+    """Show a call as a person would write it, cut to a line; `arguments` as stored, `order` as declared."""
+    values: dict[str, msgspec.Raw] = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
+    names = sorted(values, key=lambda each: order.index(each) if each in order else len(order))
+    shown = ", ".join(bytes(values[each]).decode()[:40] for each in names)
+    return f"{name}({shown[:80]})"
 
 
 class History:
@@ -51,8 +66,10 @@ class History:
 
     @property
     def open_operations(self) -> list[StoredOperation]:
-        """Operations whose outcome is not known."""
-        return [o for o in self.operations.values() if o.status in {"started", "unknown"}]
+        """Operations that were begun and are not known to have ended; their steps run again."""
+        return [
+            o for o in self.operations.values() if o.status in {"started", "unknown"} and o.step_id not in self.done
+        ]
 
     def attempt(self, step_id: str) -> tuple[int, datetime | None]:
         """The number of the last attempt that ended badly (0: none), and until when its step waits."""

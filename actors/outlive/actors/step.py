@@ -6,13 +6,13 @@ afterwards outcome, result, checkpoint and progress become durable together. A r
 
 import asyncio
 import contextlib
-import json
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from outlive.actors import context
 from outlive.actors.flow import Flow, Stopped
+from outlive.actors.history import OPERATION, call_text
 from outlive.actors.reactions import classify, wait_before_retry
 from outlive.infra import failpoints, happenings
 from outlive.infra.claims import StoredFact
@@ -24,19 +24,26 @@ from outlive.protocol.task import Failure, Reason, ReasonCode
 from outlive.protocol.tools import AnyTool, Operation
 
 R = TypeVar("R")
+_Phase = Literal["", "intended", "called"]
 _AFTER_ERROR: Final = {
     ErrorClass.TIMEOUT: "unknown",
     ErrorClass.UNAVAILABLE: "unknown",
+    ErrorClass.BUG: "unknown",  # it may have been raised after the request had left
     ErrorClass.NOT_STORABLE: "succeeded",
 }
-OPERATION: Final = "1"
-"""An operation's id is its number within the step."""
+MESSAGE_LENGTH: Final = 20_000
+"""Characters of an error's message that are stored."""
 
 
-def call_text(name: str, bound: dict[str, Any]) -> str:
-    """Show a call as a person would write it, cut to a line."""
-    shown = ", ".join(json.dumps(value, default=str, ensure_ascii=False)[:40] for value in bound.values())
-    return f"{name}({shown[:80]})"
+def printable(text: str) -> str:
+    """Make a text one that can be stored: lone surrogates (of file names, for instance) become question marks."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def given_up(step_id: str, what: str) -> Failure:
+    """Return what is stored where the function gave a step up in flight: raised as `TimeoutError` on every run."""
+    message = f"{what} was given up in flight by the task's own timeout"
+    return Failure(type="TimeoutError", message=message, error_class="timeout", step_id=step_id)
 
 
 def failure_of(error: BaseException, step_id: str | None = None) -> Failure:
@@ -45,14 +52,14 @@ def failure_of(error: BaseException, step_id: str | None = None) -> Failure:
         message = str(error)
     except Exception:  # noqa: BLE001  # reason: a broken __str__ must not hide the error
         message = f"(its message cannot be shown: {type(error).__name__}.__str__ fails)"
-    message = message.encode("utf-8", "replace").decode()
+    message = printable(message)[:MESSAGE_LENGTH]
     return Failure(type=type(error).__name__, message=message, error_class=str(classify(error)), step_id=step_id)
 
 
 class ToolStep(Generic[R]):
     """A call that has taken its place; awaiting it gives the stored result, or runs it."""
 
-    __slots__ = ("_awaited", "bound", "digest", "encoded", "flow", "step_id", "tool")
+    __slots__ = ("_awaited", "_began", "_phase", "attempt", "bound", "digest", "encoded", "flow", "step_id", "tool")
 
     def __init__(self, flow: Flow, step_id: str, tool: AnyTool, bound: dict[str, Any]) -> None:
         """Encode the arguments: they are part of what the step is recognised by."""
@@ -62,6 +69,8 @@ class ToolStep(Generic[R]):
         self.bound = bound
         self.encoded = tool.encode_arguments(bound)
         self.digest = tool.digest(self.encoded)
+        self.attempt = 0
+        self._phase: _Phase = ""  # of the attempt under way
         self._awaited = False
 
     def __await__(self) -> Generator[Any, None, R]:
@@ -69,86 +78,105 @@ class ToolStep(Generic[R]):
         if self._awaited:
             raise RuntimeError(f"step {self.step_id} ({self.tool.name}) was awaited twice: keep its result instead")
         self._awaited = True
-        done = self.flow.history.done.get(self.step_id)
+        done = self.flow.recall(self.step_id, self.tool.name, self.digest, self._show)
         if done is not None:
             return self._stored(done)
         return (yield from self._perform().__await__())
 
+    def _show(self, arguments: bytes | None = None) -> str:
+        """Show this call, or one of the same tool with other arguments."""
+        order = tuple(self.tool.arguments.signature.parameters)
+        return call_text(self.tool.name, arguments or self.encoded, order)
+
     def _stored(self, fact: StoredFact) -> R:
-        self.flow.expect(fact, self.step_id, self.tool.name, self.digest, call_text(self.tool.name, self.bound))
-        if fact.status == "failed":
-            raise StepFailed(codec.decode(fact.body or b"{}", Failure))
-        result: R = codec.unpack(fact.body or b"null", self.tool.result_type)
+        if fact.status != "completed":
+            failure = codec.decode(fact.body or b"{}", Failure)
+            raise TimeoutError(failure.message) if fact.status == "unknown" else StepFailed(failure)
+        try:
+            result: R = codec.unpack(fact.body or b"null", self.tool.result_type)
+        except codec.NotStorable as error:
+            raise self.flow.outdated(
+                self.step_id,
+                f"The result of step {self.step_id} ({self.tool.name}) is stored and does not fit the type that is now "
+                f"declared: {error}. Nothing was run. Deploy code that reads it, or: "
+                f"outlive cancel {self.flow.claim.task_id}",
+            ) from error
         return result
 
     async def _perform(self) -> R:
         flow = self.flow
-        begun = flow.history.begun.get(self.step_id) or flow.history.waits.get(self.step_id)
-        if begun is not None:
-            flow.expect(begun, self.step_id, self.tool.name, self.digest, call_text(self.tool.name, self.bound))
         await flow.enter(self.step_id, self.tool.name, read_only=self.tool.read_only)
         try:
             return await self._attempts()
+        except asyncio.CancelledError as error:
+            self._interrupted(error)
+            raise
         finally:
-            flow.leave()
+            flow.leave(self.step_id)
 
     async def _attempts(self) -> R:
-        attempt, wait_until = self.flow.history.attempt(self.step_id)
+        self.attempt, wait_until = self.flow.history.attempt(self.step_id)
         if wait_until is not None:
             await self._wait(wait_until)
         while True:
-            attempt += 1
+            self.attempt += 1
+            self._began = self.flow.world.clock.now()
             if not self.tool.read_only:
-                attempt = await self._intend(attempt)
+                await self._intend()
+            self._phase = "called"
             try:
                 started = asyncio.get_running_loop().time()
-                body, value = codec.pack(await self._invoke(attempt), self.tool.result_type)
-            except asyncio.CancelledError:
-                self._interrupted(attempt)
-                raise
-            except Exception as error:  # reason: a tool may raise anything; it is classified
-                pause = wait_before_retry(self.tool, error, attempt, self.flow.world.random)
-                if pause is None:
-                    raise self._fail(error, attempt) from error
-                await self._retry_later(error, attempt, pause)
+                body, value = codec.pack(await self._invoke(), self.tool.result_type)
+            except (Exception, SystemExit, asyncio.CancelledError) as error:  # a tool may raise anything
+                if isinstance(error, asyncio.CancelledError) and _cancelled():
+                    raise
+                self._phase = ""
+                await self._retry_or_fail(error)
             else:
+                self._phase = ""
                 took = int((asyncio.get_running_loop().time() - started) * 1e6)
-                await self._complete(body, attempt, took)
-                return value  # type: ignore[no-any-return]  # reason: packed by the tool's declared type
+                await self._complete(body, took)
+                return value  # type: ignore[no-any-return]  # packed by the tool's declared type
+
+    async def _retry_or_fail(self, error: BaseException) -> None:
+        """Wait for the next attempt. Raises what ends the step: `StepFailed`, or a pause for a person."""
+        pause = wait_before_retry(self.tool, error, self.attempt, self.flow.world.random)
+        if pause is not None:
+            await self._retry_later(error, pause)
+        elif classify(error) is ErrorClass.RATE_LIMITED:
+            raise self._throttled(error) from error
+        else:
+            raise self._fail(error) from error
 
     # --- before the effect
 
-    async def _intend(self, attempt: int) -> int:
-        """Make the operation durable as started. Returns the attempt's number: one lost with its worker counts."""
-        flow, tool = self.flow, self.tool
+    async def _intend(self) -> None:
+        """Make the operation durable as started. An attempt that was lost with its worker counts."""
+        flow = self.flow
         lost: list[AttemptRow] = []
         before = flow.history.operations.pop((self.step_id, OPERATION), None)
-        if before is not None:
-            if before.digest != self.digest:
-                raise flow.suspend(self._changed(before.name))
-            if before.status in {"started", "unknown"}:
-                attempt = max(attempt, before.attempt + 1)
-                self._within_key_ttl(before.started_at)
-                if before.status == "started":
-                    lost.append(
-                        AttemptRow(
-                            self.step_id, OPERATION, before.attempt, before.worker, before.started_at, None,
-                            ErrorClass.TIMEOUT, "its worker ended before the outcome was recorded",
-                        )
-                    )  # fmt: skip
-        now = flow.world.clock.now()
-        row = self._row("started", attempt, now, arguments=self.encoded)
-        flow.effects[self.step_id] = (tool.name, "started")
+        if before is not None and before.status in {"started", "unknown"}:
+            self.attempt = max(self.attempt, before.attempt + 1)
+            self._within_key_ttl(before.started_at)
+            if before.status == "started":
+                lost.append(
+                    AttemptRow(
+                        self.step_id, OPERATION, before.attempt, before.worker, before.started_at, None,
+                        ErrorClass.TIMEOUT, "its worker ended before the outcome was recorded",
+                    )
+                )  # fmt: skip
+        row = self._row("started", arguments=self.encoded)
+        self._phase = "intended"
+        self._settle("started")
         await flow.commit(Record(operations=(row,), attempts=lost, current_step=self.step_id, point="intent"))
         await self._covered()
-        if flow.stop:
-            self._not_started(attempt, now)
+        if flow.stopping:
+            self.flow.write(self._not_started("the task was stopped first"))
             flow.check()
-        return attempt
 
     async def _covered(self) -> None:
         """Begin no effect on a lease that has run out: wait for the next heartbeat."""
-        while self.flow.world.heartbeat.covered <= 0 and not self.flow.stop:  # noqa: ASYNC110  # rare: a beat is late
+        while self.flow.world.heartbeat.covered <= 0 and not self.flow.stopping:  # noqa: ASYNC110  # rare: a beat is late
             await asyncio.sleep(0.05)
 
     def _within_key_ttl(self, since: datetime) -> None:
@@ -165,31 +193,19 @@ class ToolStep(Generic[R]):
             )
         )  # fmt: skip
 
-    def _changed(self, name: str) -> Reason:
-        return Reason(
-            reason=ReasonCode.VERSION_MISMATCH, since=self.flow.world.clock.now(),
-            do=f"outlive resume {self.flow.claim.task_id}", step_id=self.step_id,
-            message=f"Step {self.step_id} began {name} with other arguments when this task ran before; the code now "
-            f"calls {call_text(self.tool.name, self.bound)}. Nothing was run. Deploy the old code, or: "
-            f"outlive cancel {self.flow.claim.task_id}",
-        )  # fmt: skip
-
-    def _not_started(self, attempt: int, at: datetime) -> None:
-        self.flow.effects[self.step_id] = (self.tool.name, "failed")
-        now = self.flow.world.clock.now()
-        self.flow.write(
-            Record(
-                operations=(self._row("failed", attempt, at, ended=now),),
-                attempts=(self._attempt(attempt, at, ErrorClass.NOT_SENT, "not started: the task was stopped first"),),
-            )
+    def _not_started(self, why: str) -> Record:
+        self._settle("failed")
+        return Record(
+            operations=(self._row("failed", ended=self.flow.world.clock.now()),),
+            attempts=(self._attempted(ErrorClass.NOT_SENT, f"not started: {why}"),),
         )
 
     # --- the call
 
-    async def _invoke(self, attempt: int) -> Any:
+    async def _invoke(self) -> Any:
         tool, loop = self.tool, asyncio.get_running_loop()
-        arguments = self._operation(attempt) if tool.takes_operation else ()
-        telling = loop.call_later(self.flow.world.settings.started_after, self._tell_started, attempt)
+        arguments = self._operation() if tool.takes_operation else ()
+        telling = loop.call_later(self.flow.world.settings.started_after, self._tell_started)
         if failpoints.armed and not tool.read_only:
             await failpoints.hit("effect.before")
         outside = context.current.set(None)  # what a tool calls is its own business
@@ -206,118 +222,140 @@ class ToolStep(Generic[R]):
             await failpoints.hit("effect.after")
         return result
 
-    def _operation(self, attempt: int) -> tuple[Operation]:
-        claim, now = self.flow.claim, self.flow.world.clock.now()
+    def _operation(self) -> tuple[Operation]:
+        claim = self.flow.claim
         key = keys.operation_key(claim.tenant, claim.task_id, self.step_id, OPERATION)
-        return (
-            Operation(key=key, started_at=now, deadline=now + timedelta(seconds=self.tool.timeout), attempt=attempt),
-        )
+        deadline = self.flow.world.clock.now() + timedelta(seconds=self.tool.timeout)
+        return (Operation(key=key, started_at=self._began, deadline=deadline, attempt=self.attempt),)
 
-    def _tell_started(self, attempt: int) -> None:
-        fact = self._fact("started", f"{self._title()} has begun", attempt)
+    def _tell_started(self) -> None:
+        fact = self._fact("started", f"{self._title()} has begun")
         with contextlib.suppress(Stopped):  # fenced: whoever awaits the step is told
             self.flow.write(Record(facts=(fact,), current_step=self.step_id))
 
     # --- after the call
 
-    async def _complete(self, body: bytes, attempt: int, took: int) -> None:
-        flow, now = self.flow, self.flow.world.clock.now()
+    async def _complete(self, body: bytes, took: int) -> None:
+        flow = self.flow
         if len(body) > flow.world.settings.result_limit:
-            raise self._fail(_too_large(len(body), flow.world.settings.result_limit), attempt)
+            raise self._fail(_too_large(len(body), flow.world.settings.result_limit))
         record = Record(
-            facts=(self._fact("completed", self._title(), attempt, took=took, body=body),),
+            facts=(self._fact("completed", self._title(), took=took, body=body),),
             steps=1, current_step=self.step_id, point="outcome",
         )  # fmt: skip
         if not self.tool.read_only:
-            flow.effects[self.step_id] = (self.tool.name, "succeeded")
-            record.operations = (self._row("succeeded", attempt, now, ended=now),)
+            self._settle("succeeded")
+            record.operations = (self._row("succeeded", ended=flow.world.clock.now()),)
         if self.tool.durable == "before_next":
             await flow.commit(record)
         else:
             flow.write(record)
             await flow.room()
 
-    def _fail(self, error: BaseException, attempt: int) -> StepFailed:
+    def _fail(self, error: BaseException) -> StepFailed:
         """Record that the step failed for good; returns what is raised now and on every resume."""
-        failure, now = failure_of(error, self.step_id), self.flow.world.clock.now()
-        fact = self._fact(
-            "failed", f"{self._title()} failed: {failure.type}: {failure.message}"[:500], attempt,
-            body=codec.encode(failure),
+        failure = failure_of(error, self.step_id)
+        message = f"{self._title()} failed: {failure.type}: {failure.message}"[:500]
+        self.flow.write(
+            Record(
+                facts=(self._fact("failed", message, body=codec.encode(failure)),), steps=1,
+                operations=self._after_error(error), attempts=(self._attempted(classify(error), failure.message),),
+                current_step=self.step_id, point="outcome",
+            )
         )  # fmt: skip
-        record = Record(facts=(fact,), steps=1, current_step=self.step_id, point="outcome")
-        if not self.tool.read_only:
-            status = _AFTER_ERROR.get(classify(error), "failed")
-            self.flow.effects[self.step_id] = (self.tool.name, status)
-            record.operations = (self._row(status, attempt, now, ended=now),)
-        record.attempts = (self._attempt(attempt, now, classify(error), failure.message),)
-        self.flow.write(record)
         return StepFailed(failure)
 
-    async def _retry_later(self, error: BaseException, attempt: int, pause: float) -> None:
+    def _throttled(self, error: BaseException) -> Stopped:
+        """The remote did not let us in however often we waited: a person decides when to ask again."""
+        task_id = self.flow.claim.task_id
+        self.flow.write(
+            Record(
+                operations=self._after_error(error),
+                attempts=(self._attempted(classify(error), failure_of(error).message),), current_step=self.step_id,
+            )
+        )  # fmt: skip
+        return self.flow.suspend(
+            Reason(
+                reason=ReasonCode.THROTTLED, since=self.flow.world.clock.now(), do=f"outlive resume {task_id}",
+                step_id=self.step_id,
+                message=f"{self._title()} was turned away {self.attempt} times: {failure_of(error).message}"[:500],
+            )
+        )  # fmt: skip
+
+    def _after_error(self, error: BaseException) -> Sequence[OperationRow]:
+        """What the ledger says of an effect whose attempt raised this."""
+        if self.tool.read_only:
+            return ()
+        status = _AFTER_ERROR.get(classify(error), "failed")
+        self._settle(status)
+        return (self._row(status, ended=self.flow.world.clock.now()),)
+
+    def _settle(self, status: str) -> None:
+        """Remember what an end of the task will say of this effect."""
+        self.flow.effects[self.step_id] = (self.tool.name, status)
+
+    async def _retry_later(self, error: BaseException, pause: float) -> None:
         now = self.flow.world.clock.now()
         until = now + timedelta(seconds=pause)
-        policy = self.tool.retries
+        failure = failure_of(error)
         message = (
             f"{self._title()}: {classify(error).replace('_', ' ')} until {until:%H:%M:%S}, "
-            f"attempt {attempt} of {policy.max_attempts}: {failure_of(error).message}"
+            f"attempt {self.attempt} of {self.tool.retries.max_attempts}: {failure.message}"
         )[:500]
-        record = Record(
-            facts=(self._fact("waiting", message, attempt, wait_until=until),),
-            attempts=(self._attempt(attempt, now, classify(error), failure_of(error).message, until),),
-            state=State(waiting_for=f"{self.tool.name}, attempt {attempt + 1}", wait_until=until),
-        )
-        if not self.tool.read_only:
-            status = _AFTER_ERROR.get(classify(error), "failed")
-            record.operations = (self._row(status, attempt, now, ended=now),)
-        self.flow.write(record)
+        self.flow.write(
+            Record(
+                facts=(self._fact("waiting", message, wait_until=until),), operations=self._after_error(error),
+                attempts=(self._attempted(classify(error), failure.message, until),), current_step=self.step_id,
+                state=State(waiting_for=f"{self.tool.name}, attempt {self.attempt + 1}", wait_until=until),
+            )
+        )  # fmt: skip
         await self._wait(until)
 
     async def _wait(self, until: datetime) -> None:
         event: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         await self.flow.wait(self.step_id, self.tool.name, until, event)
 
-    def _interrupted(self, attempt: int) -> None:
-        """The call was given up in flight: by a cancel after its grace, or by the function's own timeout."""
-        if self.tool.read_only or self.flow.stop in {"fenced", "drain", "unstorable"}:
-            return  # repeated freely; or the next owner finds the intent and asks
-        now = self.flow.world.clock.now()
-        reason = "given up by a cancel while it ran" if self.flow.stop else "given up by the task's own timeout"
-        self.flow.effects[self.step_id] = (self.tool.name, "unknown")
-        self.flow.write(
-            Record(
-                facts=(self._fact("unknown", f"{self._title()}: unknown whether it happened ({reason})", attempt),),
-                operations=(self._row("unknown", attempt, now, ended=now),),
-                attempts=(self._attempt(attempt, now, ErrorClass.TIMEOUT, reason),),
-            )
-        )
+    def _interrupted(self, error: asyncio.CancelledError) -> None:
+        """The step was cancelled: by the function's own timeout, or by an end of the task that did not wait for it."""
+        mine = self.flow.gave_up(error)
+        lost = self._phase == "called" and not self.tool.read_only
+        if not mine and not (lost and self.flow.stop in {"pause", "cancel", "ended"}):
+            return  # it runs again; an intent without an outcome is found by the next owner
+        failure = given_up(self.step_id, self._title())
+        reason = failure.message if mine else f"{self._title()} was given up in flight: the task was stopped"
+        record = self._not_started(reason) if self._phase == "intended" else Record()
+        if lost:
+            self._settle("unknown")
+            record.operations = (self._row("unknown", ended=self.flow.world.clock.now()),)
+        if self._phase == "called":
+            record.attempts = (self._attempted(ErrorClass.TIMEOUT, reason),)
+        record.facts = (self._fact("unknown", reason, body=codec.encode(failure)),)
+        record.steps, record.current_step = 1, self.step_id
+        self.flow.write(record)
 
     # --- rows
 
     def _title(self) -> str:
         return self.tool.describe(self.bound)
 
-    def _fact(self, status: Any, message: str, attempt: int, **more: Any) -> Any:
+    def _fact(self, status: Any, message: str, **more: Any) -> Any:
         return happenings.step(
             self.flow.claim, self.flow.world.clock.now(), self.step_id, self.tool.name, status, message,
-            digest=self.digest, attempt=attempt, **more,
+            digest=self.digest, attempt=self.attempt, **more,
         )  # fmt: skip
 
-    def _row(
-        self, status: str, attempt: int, at: datetime, *, arguments: bytes = b"", ended: datetime | None = None
-    ) -> OperationRow:
-        deadline = at + timedelta(seconds=self.tool.timeout)
+    def _row(self, status: str, *, arguments: bytes = b"", ended: datetime | None = None) -> OperationRow:
+        deadline = self._began + timedelta(seconds=self.tool.timeout)
         return OperationRow(
-            self.step_id, OPERATION, self.tool.name, status, attempt, self.digest, codec.CODEC_JSON, arguments, at,
-            deadline, ended,
+            self.step_id, OPERATION, self.tool.name, status, self.attempt, self.digest, codec.CODEC_JSON, arguments,
+            self._began, deadline, ended,
         )  # fmt: skip
 
-    def _attempt(
-        self, attempt: int, at: datetime, error_class: ErrorClass, reason: str, until: datetime | None = None
-    ) -> AttemptRow:
+    def _attempted(self, error_class: ErrorClass, reason: str, until: datetime | None = None) -> AttemptRow:
         clean = reason.replace("\0", "\\0")[:2000]  # a text column cannot hold NUL
         return AttemptRow(
-            self.step_id, OPERATION, attempt, self.flow.world.heartbeat.incarnation, at, self.flow.world.clock.now(),
-            str(error_class), clean, until,
+            self.step_id, OPERATION, self.attempt, self.flow.world.heartbeat.incarnation, self._began,
+            self.flow.world.clock.now(), str(error_class), clean, until,
         )  # fmt: skip
 
 
@@ -325,3 +363,9 @@ def _too_large(size: int, limit: int) -> codec.NotStorable:
     return codec.NotStorable(
         "$", f"{size:,} bytes are above the limit of {limit:,} for a result: store it elsewhere, return a reference"
     )
+
+
+def _cancelled() -> bool:
+    """True when the asyncio task that runs here was cancelled; a tool may raise CancelledError all by itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -19,6 +19,7 @@ import structlog
 
 from outlive.actors.actor import Actor, Crash, Ending
 from outlive.actors.flow import World
+from outlive.actors.step import failure_of
 from outlive.infra import database, sql
 from outlive.infra.claims import Claimed, Claims
 from outlive.infra.clock import Clock
@@ -98,6 +99,11 @@ class Supervisor:
             for loop in (self._claim, self._probe, self._compare, self._read_mail):
                 group.start_soon(loop)
             status.started()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                for actor in self.actors.values():
+                    actor.fence()  # before they are cancelled: what is cut short now is no fact
 
     async def drain(self, grace: float) -> bool:
         """Hand every task back; True when all is handed back within the grace (in seconds)."""
@@ -221,7 +227,7 @@ class Supervisor:
                 ending = await self._run(actor, task)
         except Exception as error:  # noqa: BLE001  # our own mistake: the task begins again at its checkpoint
             _log.exception("actor failed", task=task.claim.task_id)
-            actor.crash = Crash(Failure(type=type(error).__name__, message=str(error)))
+            actor.crash = Crash(failure_of(error), actor.claim.steps)
             ending = "crashed"
         return ending
 
@@ -277,7 +283,10 @@ class Supervisor:
             _log.warning("fenced", task=claim.task_id, tenant=claim.tenant, epoch=claim.epoch)
             await self._audit(claim, "fenced", "stopped: another owner has a greater epoch")
             return
-        crash = actor.crash or Crash(Failure(type="NotStorable", message="Postgres refused a record's content"))
+        unstorable = Failure(
+            type="NotStorable", message="Postgres refused a record's content", error_class="not_storable"
+        )
+        crash = actor.crash or Crash(unstorable, claim.steps)
         await self._restart(claim.key, (*crashes, crash))
 
     async def _restart(self, key: Key, crashes: Sequence[Crash]) -> None:

@@ -6,12 +6,12 @@ import random as randoms
 import uuid as uuids
 from collections.abc import Awaitable, Generator, Sequence
 from datetime import datetime
-from typing import Any, NoReturn, ParamSpec, TypeVar, overload
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar, overload
 
 import anyio
 
-from outlive.actors.flow import Branch, Flow, branch
-from outlive.actors.step import ToolStep
+from outlive.actors.flow import Branch, Flow, Stopped, branch
+from outlive.actors.step import ToolStep, printable
 from outlive.actors.waiting import Child, SignalWait, Sleep
 from outlive.infra import happenings
 from outlive.infra.records import Record, State
@@ -23,6 +23,9 @@ R = TypeVar("R")
 T1 = TypeVar("T1")
 T2 = TypeVar("T2")
 T3 = TypeVar("T3")
+
+NOTE_LENGTH: Final = 10_000
+"""Characters of a progress note; longer ones are cut."""
 
 
 class Restart(BaseException):
@@ -90,7 +93,13 @@ class Task:
     def progress(self, message: str, *, done: int | None = None, total: int | None = None) -> Awaitable[None]:
         """Tell people how far the task is: a fact, numbered like all others, made once."""
         flow, step_id = self._flow, self._flow.place()
-        if step_id not in flow.history.done and not flow.stop:
+        if any(number is not None and not 0 <= number < 1 << 63 for number in (done, total)):
+            raise ValueError(f"progress(done={done}, total={total}): give numbers from 0 to 2**63 - 1")
+        if flow.recall(step_id, "note", None, lambda _: "progress(...)") is None:
+            flow.check()
+            message = (
+                printable(message) if len(message) <= NOTE_LENGTH else printable(message[: NOTE_LENGTH - 3]) + "..."
+            )
             fact = happenings.note(flow.claim, flow.world.clock.now(), step_id, message, done=done, total=total)
             state = State(note_done=done, note_total=total) if done is not None or total is not None else None
             flow.write(Record(facts=(fact,), state=state))
@@ -138,19 +147,20 @@ class Task:
 
     async def _gather(self, path: str, branches: Sequence[Awaitable[Any]]) -> tuple[Any, ...]:
         results: list[Any] = [None] * len(branches)
-        errors: list[Exception | None] = [None] * len(branches)
+        errors: list[BaseException | None] = [None] * len(branches)
 
         async def run(number: int, awaitable: Awaitable[Any]) -> None:
             branch.set(Branch(f"{path}-{number + 1}-", asyncio.current_task()))
             try:
                 results[number] = await awaitable
-            except Exception as error:  # noqa: BLE001  # raised below, in the order given
+            except (Exception, Stopped, Restart) as error:  # noqa: BLE001  # raised below; what is in flight beside it may end
                 errors[number] = error
 
         async with anyio.create_task_group() as group:
             for number, awaitable in enumerate(branches):
                 group.start_soon(run, number, awaitable)
-        for error in errors:
+        stopped = (error for error in errors if isinstance(error, Stopped))
+        for error in (*stopped, *errors):
             if error is not None:
                 raise error
         return tuple(results)
@@ -159,9 +169,8 @@ class Task:
         """Return the database's time when this line was first reached (aware, UTC): the same on every run."""
         flow, step_id = self._flow, self._flow.place()
         digest = codec.digest(b"now")
-        stored = flow.history.done.get(step_id)
+        stored = flow.recall(step_id, "now", digest, lambda _: "now()")
         if stored is not None:
-            flow.expect(stored, step_id, "now", digest, "now()")
             moment: datetime = codec.decode(stored.body or b"", datetime)
             return moment
         flow.check()

@@ -6,12 +6,13 @@ task can be let go and go on elsewhere, later, as if nothing had happened.
 
 import asyncio
 from collections.abc import Generator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from outlive.actors.flow import Flow
+from outlive.actors.step import given_up
 from outlive.infra import happenings
 from outlive.infra.claims import Mail, StoredFact
 from outlive.infra.records import AnswerRow, ChildRow, Fact, Record, State
@@ -34,14 +35,27 @@ class Waiting(Generic[R]):
         self.flow = flow
         self.step_id = step_id
         self.digest = digest
+        self._awaited = False
 
     def __await__(self) -> Generator[Any, None, R]:
         """Wait, or return what is stored."""
-        done = self.flow.history.done.get(self.step_id)
-        if done is not None:
-            self._expect(done)
+        if self._awaited:
+            raise RuntimeError(f"step {self.step_id} ({self.name}) was awaited twice: keep its result instead")
+        self._awaited = True
+        done = self.flow.recall(self.step_id, self.name, self.digest, lambda _: self.name)
+        try:
+            if done is None:
+                return (yield from self._perform().__await__())
+            if done.status == "failed":
+                raise TimeoutError(codec.decode(done.body or b"{}", Failure).message)
             return self.stored(done)
-        return (yield from self._perform().__await__())
+        except codec.NotStorable as error:
+            raise self.flow.outdated(
+                self.step_id,
+                f"What step {self.step_id} ({self.name}) brought is stored and does not fit the type that is now "
+                f"declared: {error}. Nothing was run. Deploy code that reads it, or: "
+                f"outlive cancel {self.flow.claim.task_id}",
+            ) from error
 
     def stored(self, fact: StoredFact) -> R:
         """Give the stored end of the wait."""
@@ -52,17 +66,16 @@ class Waiting(Generic[R]):
         raise NotImplementedError
 
     async def _perform(self) -> R:
-        earlier = self.flow.history.waits.get(self.step_id)
-        if earlier is not None:
-            self._expect(earlier)
         await self.flow.enter(self.step_id, self.name)
         try:
-            return await self.perform(earlier)
+            return await self.perform(self.flow.history.waits.get(self.step_id))
+        except asyncio.CancelledError as error:
+            if self.flow.gave_up(error):
+                failure = given_up(self.step_id, self.name)
+                self._end("failed", failure.message, codec.encode(failure))
+            raise
         finally:
-            self.flow.leave()
-
-    def _expect(self, fact: StoredFact) -> None:
-        self.flow.expect(fact, self.step_id, self.name, self.digest, self.name)
+            self.flow.leave(self.step_id)
 
     def _fact(self, status: Any, message: str, **more: Any) -> Fact:
         return happenings.step(
@@ -123,9 +136,7 @@ class SignalWait(Waiting[R]):
         self._timeout = timeout
 
     def stored(self, fact: StoredFact) -> R:
-        """Give the value that was taken, or time out as before."""
-        if fact.status == "failed":
-            raise TimeoutError(codec.decode(fact.body or b"{}", Failure).message)
+        """Give the value that was taken."""
         return self._signal.decode(fact.body or b"null")
 
     async def perform(self, earlier: StoredFact | None) -> R:
@@ -137,11 +148,25 @@ class SignalWait(Waiting[R]):
             what = f"signal {self._signal.name}"
             self._begin(f"Waits for {what}", State(waiting_for=what, wait_until=until))
         while True:
-            if (mail := self._next()) is not None:
-                return self._take(mail)
+            while (mail := self._next()) is not None:
+                body = bytes(msgspec.json.decode(mail.body, type=_SignalBody).value)
+                try:
+                    value = self._signal.decode(body)
+                except codec.NotStorable as error:
+                    self._pass_over(mail, error, until)
+                else:
+                    self._end("completed", f"Signal {self._signal.name} came", body, mail)
+                    return value
             event = self.flow.signal_waiter(self._signal.name)
-            if not await self.flow.wait(self.step_id, f"signal {self._signal.name}", until, event) and not self._any():
-                return self._timed_out()
+            what = f"signal {self._signal.name}"
+            try:
+                came = await self.flow.wait(self.step_id, what, until, event)
+            except asyncio.CancelledError:
+                if self._any():
+                    self.flow.signalled(self._signal.name)  # another wait may take it
+                raise
+            if not came and not self._any():
+                raise self._timed_out()
 
     def _any(self) -> bool:
         return bool(self.flow.history.signals[self._signal.name])
@@ -150,23 +175,26 @@ class SignalWait(Waiting[R]):
         queue = self.flow.history.signals[self._signal.name]
         return queue.popleft() if queue else None
 
-    def _take(self, mail: Mail) -> R:
-        body = bytes(msgspec.json.decode(mail.body, type=_SignalBody).value)
-        try:
-            value = self._signal.decode(body)
-        except codec.NotStorable as error:
-            # A value of another type is no answer to this wait: told, taken, and waited on.
-            raise TypeError(f"signal {self._signal.name} brought a value of another type: {error}") from error
-        self._end("completed", f"Signal {self._signal.name} came", body, mail)
-        return value
+    def _pass_over(self, mail: Mail, error: codec.NotStorable, until: datetime | None) -> None:
+        """A value of another type is no answer to this wait: taken, told, and waited on. The inbox keeps the value."""
+        message = (
+            f"Signal {self._signal.name} of {mail.by or 'unknown'} ({mail.command_id}) brought a value of another type "
+            f"and is passed over: {error}. The task waits on"
+        )[:500]
+        fact = self._fact("waiting", message, wait_until=until, inbox_pos=mail.pos)
+        state = State(waiting_for=f"signal {self._signal.name}", wait_until=until)
+        self.flow.write(
+            Record(facts=(fact,), answers=(AnswerRow(mail.pos, taken=True),), state=state, current_step=self.step_id)
+        )
 
-    def _timed_out(self) -> R:
+    def _timed_out(self) -> Exception:
+        within = f" within {self._timeout:g} s" if self._timeout is not None else " in time"
         failure = Failure(
-            type="TimeoutError", message=f"signal {self._signal.name} did not come within {self._timeout:g} s",
-            error_class="timeout", step_id=self.step_id,
+            type="TimeoutError", message=f"signal {self._signal.name} did not come{within}", error_class="timeout",
+            step_id=self.step_id,
         )  # fmt: skip
         self._end("failed", failure.message, codec.encode(failure))
-        raise TimeoutError(failure.message)
+        return TimeoutError(failure.message)
 
 
 class _SignalBody(msgspec.Struct):
@@ -183,6 +211,10 @@ class Child(Waiting[R]):
         self._encoded = kind.encode_input(bound)
         super().__init__(flow, step_id, codec.digest(b"spawn", kind.digest(self._encoded)))
         self.task_id = kind.task_id or ids.child_id(flow.claim.tenant, flow.claim.task_id, step_id)
+        if (other := flow.children.setdefault(self.task_id, step_id)) != step_id:
+            raise ValueError(
+                f"task_id {self.task_id!r} was given to two children (steps {other} and {step_id}): one id, one task"
+            )
         self._begun = step_id in flow.history.waits or step_id in flow.history.done
 
     def stored(self, fact: StoredFact) -> R:

@@ -5,12 +5,14 @@ second branch of the gather that took place 4. The same code gives the same ids 
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Final
 
 from outlive.protocol import ids
 
 _DIGEST_LENGTH: Final = 24
+_COUNTED: Final = re.compile(r"\d|r\d+-")
 
 
 def place(path: str | Sequence[int], n: int, *, run: int = 1) -> str:
@@ -25,11 +27,29 @@ def place(path: str | Sequence[int], n: int, *, run: int = 1) -> str:
         A valid id; when it would be longer than 64 characters, its tail is a hash of the whole.
     """
     parts = (f"r{run}" if run > 1 else "", path if isinstance(path, str) else "-".join(map(str, path)), str(n))
-    return _fit("-".join(filter(None, parts)))
+    return fit("-".join(filter(None, parts)))
 
 
-def _fit(step_id: str) -> str:
+def fit(step_id: str) -> str:
+    """Return a step id that is not too long: its tail becomes a hash of the whole."""
     if len(step_id) <= ids.ID_LENGTH:
         return step_id
     digest = hashlib.blake2b(step_id.encode(), digest_size=_DIGEST_LENGTH // 2).hexdigest()
     return f"{step_id[: ids.ID_LENGTH - _DIGEST_LENGTH - 1]}-{digest}"
+
+
+def chosen(step_id: str, *, run: int = 1) -> str:
+    """Return the id of a step that was named by the user, in this run of the task."""
+    return step_id if run == 1 else fit(f"r{run}-{step_id}")
+
+
+def check_chosen(step_id: str) -> str:
+    """Return a step id that a user may choose.
+
+    Raises:
+        ids.InvalidId: it breaks the rule for ids, or looks like a counted one.
+    """
+    ids.check("step_id", step_id)
+    if _COUNTED.match(step_id):
+        raise ids.InvalidId(f"step_id {step_id!r} looks like a counted one (3, 4-2-1, r2-3): begin it with a word")
+    return step_id

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Generic, Literal, ParamSpec, Self, TypeVar
 
-from outlive.protocol import codec, ids, keys
+from outlive.protocol import codec, ids, keys, steps
 from outlive.protocol.arguments import Arguments
 
 P = ParamSpec("P")
@@ -124,7 +124,7 @@ class Tool(Generic[P, R_co]):
         if self.durable not in ("", "before_next"):
             raise ValueError(f'durable of {self.name} is {self.durable!r}: give "before_next" or leave it out')
         if self.step_id is not None:
-            ids.check("step_id", self.step_id)
+            steps.check_chosen(self.step_id)
 
     def with_options(
         self,
