@@ -9,6 +9,7 @@ record of that task is refused too.
 """
 
 import collections
+import operator
 import uuid
 from asyncio import Event, Future, get_running_loop, sleep
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +29,7 @@ BATCH_MIN: Final = 8
 LINE_RECORDS: Final = 64
 
 _STATE_FIELDS: Final = tuple(f.name for f in fields(State))
+_columns: Final = operator.attrgetter(*_STATE_FIELDS)
 _log = structlog.get_logger("outlive.journal")
 
 
@@ -184,9 +186,8 @@ class Batch:
         for record in self.records:
             for row in record.answers:
                 earlier = final.get(row.pos, row)
-                final[row.pos] = AnswerRow(
-                    row.pos, earlier.code or row.code, earlier.message or row.message, earlier.taken or row.taken
-                )
+                answer = row if earlier.code is None else earlier
+                final[row.pos] = answer._replace(taken=earlier.taken or row.taken)
         return final.values()
 
     def refuse(self, refusal: Refusal, detail: str) -> None:
@@ -204,9 +205,8 @@ class Batch:
 
 
 def fold(batches: Sequence[Batch]) -> tuple[list[Any], ...]:
-    """Turn batches into the statement's parameters $2 to $8: arrays of composites, each with its task's ordinal."""
+    """Turn batches into the statement's parameters $2 to $7: arrays of composites, each with its task's ordinal."""
     tasks: list[Any] = []
-    states: list[Any] = []
     facts: list[Any] = []
     operations: list[Any] = []
     attempts: list[Any] = []
@@ -214,19 +214,18 @@ def fold(batches: Sequence[Batch]) -> tuple[list[Any], ...]:
     children: list[Any] = []
     for i, batch in enumerate(batches):
         c, last = batch.line.claim, batch.records[-1]
+        state = batch.state()
         tasks.append(
             (i, c.tenant, c.task_id, c.epoch, batch.line.durable, len(batch.records), last.last_seq, c.published,
-             c.published_at, last.applied, last.total_steps, batch.current_step())
+             c.published_at, last.applied, last.total_steps, batch.current_step(), None if state is None else _columns(state))
         )  # fmt: skip
-        if (state := batch.state()) is not None:
-            states.append((i, *[getattr(state, name) for name in _STATE_FIELDS]))
         operations += [(i, *row) for row in batch.operations()]
         attempts += [(i, *row) for row in batch.attempts()]
         answers += [(i, *row) for row in batch.answers()]
         for record in batch.records:
             facts += [_fact(i, fact) for fact in record.facts]
             children += [(i, *row) for row in record.children]
-    return tasks, states, facts, operations, attempts, answers, children
+    return tasks, facts, operations, attempts, answers, children
 
 
 def _fact(i: int, f: Any) -> tuple[Any, ...]:
@@ -431,7 +430,7 @@ class Link:
         connection = await database.connect(dsn, application_name=f"outlive:{incarnation}", journal=True)
         try:
             batch = await connection.prepare(statements["batch"])
-            await batch.fetch(incarnation, [], [], [], [], [], [], [])
+            await batch.fetch(incarnation, [], [], [], [], [], [])
             return cls(connection, incarnation, batch, await connection.prepare(statements["seen"]))
         except BaseException:
             connection.terminate()

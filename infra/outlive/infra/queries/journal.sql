@@ -2,21 +2,18 @@
 -- Connections that run it set plan_cache_mode = force_generic_plan, enable_seqscan, enable_mergejoin and jit off, hash joins on.
 
 -- name: batch
--- $1 owner; $2 one row a task; $3 rare changes; $4 facts; $5 operations; $6 attempts; $7 answers; $8 children.
+-- $1 owner; $2 one row a task, its rare changes within; $3 facts; $4 operations; $5 attempts; $6 answers; $7 children.
 -- l locks the task rows in key order (unordered, batches of several writers deadlock) and goes on only where owner, epoch and version fit.
 -- Returns the ordinals that were refused: in the normal case no row at all.
 with b as materialized (
-  select x.i, x.tenant, x.task_id, x.epoch, x.after, x.n, x.last_seq, x.published, x.published_at, x.applied, x.steps, x.current_step
+  select x.i, x.tenant, x.task_id, x.epoch, x.after, x.n, x.last_seq, x.published, x.published_at, x.applied, x.steps, x.current_step,
+         x.state as s, (x.state).status as status, (x.state).leave as leave, (x.state).waiting_for as waiting_for
     from unnest($2::journal_task[]) x),
-s as materialized (
-  select x.i, x.status, x.reasons, x.cancelling, x.waiting_for, x.wait_until, x.note_done, x.note_total, x.plan_total, x.code_version,
-         x.leave, x.due_at, x.tell, x.run, x.run_from, x.input
-    from unnest($3::journal_state[]) x),
 l as materialized (
   select b.i
-    from task t join b on t.tenant = b.tenant and t.task_id = b.task_id left join s on s.i = b.i
+    from task t join b on t.tenant = b.tenant and t.task_id = b.task_id
    where t.owner is not distinct from $1 and t.epoch = b.epoch and t.version = b.after  -- not by the owner's index
-     and (s.leave is distinct from 'drained' or t.inbox_head = b.applied)
+     and (b.leave is distinct from 'drained' or t.inbox_head = b.applied)
    order by t.tenant, t.task_id
      for no key update of t),
 own as (
@@ -29,39 +26,39 @@ own as (
          steps = b.steps,
          current_step = b.current_step,
          updated_at = (select outlive.clock()),
-         status = coalesce(s.status, t.status),
-         reasons = case when s.reasons = '[]' then null else coalesce(s.reasons, t.reasons) end,
-         cancelling = coalesce(s.cancelling, t.cancelling),
-         waiting_for = case when s.waiting_for is null then t.waiting_for else nullif(s.waiting_for, '') end,
-         wait_until = case when s.waiting_for is null then t.wait_until else s.wait_until end,
-         note_done = coalesce(s.note_done, t.note_done),
-         note_total = coalesce(s.note_total, t.note_total),
-         plan_total = coalesce(s.plan_total, t.plan_total),
-         code_version = coalesce(s.code_version, t.code_version),
-         run = coalesce(s.run, t.run),
-         run_from = coalesce(s.run_from, t.run_from),
-         input = coalesce(s.input, t.input),
-         owner = case when s.leave is null then t.owner end,
-         due_at = case when s.leave is not null then s.due_at end,
-         mail_at = case when s.leave is not null and t.inbox_head > b.applied then (select outlive.clock()) end,
-         sweep_at = case when s.leave is not null then (select outlive.clock()) + interval '1 second' end,
-         tell_at = case when s.tell then (select outlive.clock()) else t.tell_at end,
-         ended_at = case when s.status in ('succeeded', 'failed', 'cancelled') then (select outlive.clock())
-                         when s.status is not null then null else t.ended_at end
-    from l join b on b.i = l.i left join s on s.i = l.i
+         status = coalesce(b.status, t.status),
+         reasons = case when (b.s).reasons = '[]' then null else coalesce((b.s).reasons, t.reasons) end,
+         cancelling = coalesce((b.s).cancelling, t.cancelling),
+         waiting_for = case when b.waiting_for is null then t.waiting_for else nullif(b.waiting_for, '') end,
+         wait_until = case when b.waiting_for is null then t.wait_until else (b.s).wait_until end,
+         note_done = coalesce((b.s).note_done, t.note_done),
+         note_total = coalesce((b.s).note_total, t.note_total),
+         plan_total = coalesce((b.s).plan_total, t.plan_total),
+         code_version = coalesce((b.s).code_version, t.code_version),
+         run = coalesce((b.s).run, t.run),
+         run_from = coalesce((b.s).run_from, t.run_from),
+         input = coalesce((b.s).input, t.input),
+         owner = case when b.leave is null then t.owner end,
+         due_at = case when b.leave is not null then (b.s).due_at end,
+         mail_at = case when b.leave is not null and t.inbox_head > b.applied then (select outlive.clock()) end,
+         sweep_at = case when b.leave is not null then (select outlive.clock()) + interval '1 second' end,
+         tell_at = case when (b.s).tell then (select outlive.clock()) else t.tell_at end,
+         ended_at = case when b.status in ('succeeded', 'failed', 'cancelled') then (select outlive.clock())
+                         when b.status is not null then null else t.ended_at end
+    from l join b on b.i = l.i
    where t.tenant = b.tenant and t.task_id = b.task_id and t.owner is not distinct from $1 and t.epoch = b.epoch and t.version = b.after
   returning b.i, t.tenant, t.task_id),
 f as (
   insert into fact (tenant, task_id, seq, type, step_id, name, status, digest, attempt, took, inbox_pos, wait_until, codec, body, event)
   select own.tenant, own.task_id, x.seq, x.type, x.step_id, x.name, x.status, x.digest, x.attempt, x.took, x.inbox_pos, x.wait_until,
          x.codec, x.body, x.event
-    from unnest($4::journal_fact[]) x join own on own.i = x.i),
+    from unnest($3::journal_fact[]) x join own on own.i = x.i),
 o as (
   insert into operation as o (tenant, task_id, step_id, operation_id, name, status, attempt, epoch, worker, digest, codec, arguments,
                               started_at, deadline, ended_at)
   select own.tenant, own.task_id, x.step_id, x.operation_id, x.name, x.status, x.attempt, b.epoch, $1, x.digest, x.codec, x.arguments,
          x.started_at, x.deadline, x.ended_at
-    from unnest($5::journal_operation[]) x join own on own.i = x.i join b on b.i = x.i
+    from unnest($4::journal_operation[]) x join own on own.i = x.i join b on b.i = x.i
   on conflict (tenant, task_id, step_id, operation_id) do update
      set status = excluded.status, attempt = excluded.attempt, epoch = excluded.epoch, worker = excluded.worker,
          started_at = excluded.started_at, deadline = excluded.deadline, ended_at = excluded.ended_at),
@@ -69,9 +66,14 @@ a as (
   insert into attempt (tenant, task_id, step_id, operation_id, attempt, worker, started_at, ended_at, error_class, reason, wait_until)
   select own.tenant, own.task_id, x.step_id, x.operation_id, x.attempt, x.worker, x.started_at, x.ended_at, x.error_class, x.reason,
          x.wait_until
-    from unnest($6::journal_attempt[]) x join own on own.i = x.i),
+    from unnest($5::journal_attempt[]) x join own on own.i = x.i),
 z as materialized (
-  select own.tenant, own.task_id, x.pos, x.code, x.message, x.taken from unnest($7::journal_answer[]) x join own on own.i = x.i),
+  select own.tenant, own.task_id, x.pos, x.code, x.message, x.taken, x.who, x.what, x.before, x.after
+    from unnest($6::journal_answer[]) x join own on own.i = x.i),
+u as (
+  insert into audit (tenant, task_id, who, what, before, after, detail)
+  select z.tenant, z.task_id, z.who, z.what, z.before, z.after, z.code || ': ' || z.message
+    from z where z.who is not null order by z.tenant, z.task_id, z.pos),
 w as (
   update inbox y
      set code = coalesce(y.code, z.code), message = coalesce(y.message, z.message), taken = y.taken or z.taken,
@@ -81,7 +83,7 @@ w as (
 c as (
   insert into task (tenant, task_id, kind, parent, parent_step, digest, codec, input, priority, labels, due_at)
   select own.tenant, x.task_id, x.kind, own.task_id, x.step_id, x.digest, x.codec, x.input, x.priority, x.labels, (select outlive.clock())
-    from unnest($8::journal_child[]) x join own on own.i = x.i
+    from unnest($7::journal_child[]) x join own on own.i = x.i
   on conflict (tenant, task_id) do nothing)
 select b.i from b left join own on own.i = b.i where own.i is null;
 
