@@ -195,10 +195,14 @@ async def test_a_purged_stream_changes_nothing(world: World) -> None:
 
 async def test_without_a_worker_the_stream_is_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_PATIENCE", 0.2)
-    claim = await world.pencil.task("t")
-    await world.pencil.say(claim, 50)
+    claim, other = await world.pencil.task("t"), await world.pencil.task("other")
+    for _ in range(5):
+        await world.pencil.say(claim, 10)
+        await world.pencil.say(other, 20)
     await world.pencil.end(claim)
-    assert await numbers(world.read(from_seq=11)) == list(range(11, 52))
+    await world.pencil.say(other, 20)
+    for start in (1, 2, 11, 50, 51):
+        assert await numbers(world.read(from_seq=start)) == list(range(start, 52))
 
 
 async def test_without_a_worker_a_shorter_stream_is_waited_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,8 +409,8 @@ async def test_killed_readers_leave_nothing_on_the_server(world: World, tmp_path
     async with world.api():
         await world.pencil.say(await world.pencil.task("t"), 100)
         before = await consumers()
-        for _ in range(5):
-            await asyncio.gather(killed(), killed())
+        for _ in range(10):
+            await asyncio.gather(*(killed() for _ in range(5)))
         assert await consumers() == before == 0
 
 

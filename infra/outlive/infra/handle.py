@@ -23,7 +23,7 @@ R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class _Seen(msgspec.Struct, frozen=True):
     """What a waiter needs of a task's record; `result` is JSON as stored."""
 
     status: Status
@@ -60,39 +60,39 @@ class Handle(Generic[R_co]):
         """
         try:
             async with asyncio.timeout(timeout):
-                outcome = await self._outcome()
+                seen = await self._ended()
         except TimeoutError:
             raise TimeoutError(f"task {self.task_id} has not ended within {timeout:g} s; it runs on") from None
-        if outcome.status is Status.CANCELLED:
-            raise TaskCancelled(self.task_id, await self._last_message(outcome.last_seq))
-        if outcome.status is Status.FAILED:
-            raise TaskFailed(self.task_id, outcome.failure or Failure(type="unknown", message="no failure is stored"))
-        result: R_co = codec.unpack(bytes(outcome.result), self._output)
+        if seen.status is Status.CANCELLED:
+            raise TaskCancelled(self.task_id, await self._last_message(seen.last_seq))
+        if seen.status is Status.FAILED:
+            raise TaskFailed(self.task_id, seen.failure or Failure(type="unknown", message="no failure is stored"))
+        result: R_co = codec.unpack(bytes(seen.result), self._output)
         return result
 
-    async def _outcome(self) -> Outcome:
+    async def _ended(self) -> _Seen:
         while True:
             try:
-                outcome = await self._look()
+                seen = await self._look()
             except Unreachable:
                 continue  # a waiter outlives outages; each try has waited for seconds
-            if outcome.status in FINAL:
-                return outcome
-            async with aclosing(self.events(outcome.last_seq + 1)) as events:
+            if seen.status in FINAL:
+                return seen
+            async with aclosing(self.events(seen.last_seq + 1)) as events:
                 async for _ in events:
                     pass
 
-    async def _look(self) -> Outcome:
+    async def _look(self) -> _Seen:
         question = api.Get(task_id=self.task_id, with_input=False)
         try:
-            return await self._client.questions.ask("get", question, Outcome)
+            return await self._client.questions.ask("get", question, _Seen)
         except QuestionRefused as refused:
             if refused.problem.error is not Trouble.TOO_LARGE:
                 raise
         question = msgspec.structs.replace(question, with_result=False)
-        outcome = await self._client.questions.ask("get", question, Outcome)
+        seen = await self._client.questions.ask("get", question, _Seen)
         result = await self._client.questions.whole(self.task_id, "result")
-        return msgspec.structs.replace(outcome, result=msgspec.Raw(result))
+        return msgspec.structs.replace(seen, result=msgspec.Raw(result))
 
     async def _last_message(self, seq: int) -> str:
         async with aclosing(self.events(seq)) as events:

@@ -114,6 +114,7 @@ class _Reader:
         self._subjects = subjects
         self._tenant = tenant
         self._task_id = task_id
+        self._subject = subjects.progress(tenant, task_id)
         self._questions = Questions(bus, subjects, tenant)
         self._next = max(from_seq, 1)
         self._known: dict[int, AnyEvent | OtherEvent] = {}  # numbers from _next on, in any order
@@ -122,7 +123,6 @@ class _Reader:
         self._doubt = True
         self._silence = _SILENCE[0]
         self._last = 0  # the greatest number that is known to exist
-        self._stream_seq = 0  # how far the stream was searched
         self.ended = False
 
     async def receive(self, message: Msg) -> None:
@@ -218,24 +218,48 @@ class _Reader:
         return Gap(from_seq=self._next, to_seq=first - 1, task=task)
 
     async def _search_stream(self, error: Unreachable | QuestionRefused) -> None:
-        """Without the api: take what the stream has behind the point where it was last searched."""
+        """Without the api: take what the stream has from the wanted number on."""
         with contextlib.suppress(BusError):
-            await self._bus.wait_connected()
-            while len(self._known) < BACKLOG and (message := await self._following()):
+            if not self._bus.connected:
+                await self._bus.wait_connected()
+                return
+            sequence = await self._locate()
+            while sequence and len(self._known) < BACKLOG and (message := await self._message(seq=sequence)):
                 await self.receive(message)
+                sequence = _stream_sequence(message) + 1
         if not self._known and isinstance(error, QuestionRefused) and error.problem.error is Trouble.UNKNOWN_TASK:
             raise error
         if self._is_behind():
             await asyncio.sleep(_AGAIN)
 
-    async def _following(self) -> Msg | None:
-        subject = self._subjects.progress(self._tenant, self._task_id)
-        question = {"seq": self._stream_seq + 1, "next_by_subj": subject}
+    async def _locate(self) -> int | None:
+        """Return a stream sequence at which the wanted number, or the first one behind it, is next; None: not there."""
+        last = await self._message(seq=None)
+        if last is None or _number(last) < self._next:
+            return None
+        low, high = 1, _stream_sequence(last)
+        while low < high:  # numbers grow with sequences
+            middle = (low + high) // 2
+            found = await self._message(seq=middle)
+            if found is not None and _number(found) < self._next:
+                low = _stream_sequence(found) + 1
+            else:
+                high = middle
+        return low
+
+    async def _message(self, *, seq: int | None) -> Msg | None:
+        """Get the task's first message from a stream sequence on; None: its last one."""
+        question = {"last_by_subj": self._subject} if seq is None else {"seq": seq, "next_by_subj": self._subject}
         message = await self._bus.request(
             f"$JS.API.DIRECT.GET.{self._subjects.progress_stream}", msgspec.json.encode(question), timeout=_PATIENCE
         )
-        sequence = (message.headers or {}).get("Nats-Sequence")
-        if sequence is None:
-            return None
-        self._stream_seq = int(sequence)
-        return message
+        return message if message.headers and "Nats-Sequence" in message.headers else None
+
+
+def _number(message: Msg) -> int:
+    number = (message.headers or {}).get(SEQ_HEADER, "")
+    return int(number) if number.isdecimal() else 0
+
+
+def _stream_sequence(message: Msg) -> int:
+    return int((message.headers or {})["Nats-Sequence"])
