@@ -25,7 +25,8 @@ select t.task_id, t.kind, t.status, t.cancelling, t.reasons, t.current_step, t.p
 -- Ids of a tenant's tasks, newest first, after (created_at $2, task_id $3). $4 statuses, $5 kind, $6 parent, $7 labels; empty or null = any.
 select t.task_id, t.created_at
   from task t
- where t.tenant = $1 and t.created_at <= coalesce($2::timestamptz, 'infinity') and (t.created_at < coalesce($2::timestamptz, 'infinity') or t.task_id > $3)
+ where t.tenant = $1 and t.created_at > '-infinity'  -- the index's predicate
+   and t.created_at <= coalesce($2::timestamptz, 'infinity') and (t.created_at < coalesce($2::timestamptz, 'infinity') or t.task_id > $3)
    and (cardinality($4::text[]) = 0 or t.status = any($4::text[]))
    and ($5::text is null or t.kind = $5) and ($6::text is null or t.parent = $6) and t.labels @> $7::jsonb
  order by t.created_at desc, t.task_id limit $8;
