@@ -16,6 +16,7 @@ SCHEMA: Final = "outlive_store"
 TRANSIENT: Final[tuple[type[Exception], ...]] = (
     OSError,  # refused, reset, name not found, and every TimeoutError
     asyncpg.InterfaceError,  # asyncpg's word for "the connection is gone" (and for its own misuse)
+    asyncpg.InternalClientError,  # the same for a connection that broke while an error was being read
     asyncpg.InternalClientError,  # its word for a server that hung up between two messages
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,
@@ -44,6 +45,7 @@ WORK_SETTINGS: Final[Mapping[str, str]] = {
     # A plan kept from when a table was small scans what has grown meanwhile; planning anew costs under a millisecond.
     "plan_cache_mode": "force_custom_plan",
     "enable_seqscan": "off",
+    "enable_bitmapscan": "off",  # a claim reads the first due tasks in order; a bitmap collects and sorts all of them
     "jit": "off",
 }
 """Planner settings of a pool (claims, loads, questions): by index, planned for the tables as they are."""
