@@ -255,14 +255,14 @@ class Client:
 
     # -- questions
 
-    async def get(self, task_id: str) -> TaskRecord:
-        """Return a task's record, large inputs and results included.
+    async def get(self, task_id: str, *, with_input: bool = True, with_result: bool = True) -> TaskRecord:
+        """Return a task's record, large inputs and results included unless they are not asked for.
 
         Raises:
             QuestionRefused: there is no such task.
             Unreachable: nobody answers.
         """
-        question = api.Get(task_id=ids.check("task_id", task_id))
+        question = api.Get(task_id=ids.check("task_id", task_id), with_input=with_input, with_result=with_result)
         try:
             return await self.questions.ask("get", question, TaskRecord)
         except QuestionRefused as refused:
@@ -270,8 +270,10 @@ class Client:
                 raise
         question = api.Get(task_id=task_id, with_input=False, with_result=False)
         record = await self.questions.ask("get", question, TaskRecord)
-        parts: dict[str, Any] = {"input": codec.decode(await self.questions.whole(task_id, "input"))}
-        if record.status is Status.SUCCEEDED:
+        parts: dict[str, Any] = {}
+        if with_input:
+            parts["input"] = codec.decode(await self.questions.whole(task_id, "input"))
+        if with_result and record.status is Status.SUCCEEDED:
             parts["result"] = codec.decode(await self.questions.whole(task_id, "result"))
         return msgspec.structs.replace(record, **parts)
 

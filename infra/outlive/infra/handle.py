@@ -111,8 +111,7 @@ class Handle(Generic[R_co]):
 
     async def status(self) -> Status:
         """Return the task's status. Raises like `Client.get`."""
-        question = api.Get(task_id=self.task_id, with_input=False, with_result=False)
-        return (await self._client.questions.ask("get", question, TaskRecord)).status
+        return (await self._client.get(self.task_id, with_input=False, with_result=False)).status
 
     async def pause(self, reason: str | None = None) -> Answer:
         """Stop before the next step. Raises like `Client.command`."""
