@@ -1,7 +1,7 @@
 """The worker: a process that hosts actors, as a tree of supervised services.
 
-In start order, each relying on those before it (rest_for_one): heartbeat, bus, journal, relay, clerk, ingester, api,
-supervisor of actors, health. Stopping drains: nothing new is claimed, steps in flight end within the grace, the rest is handed back
+In start order, each relying on those before it (rest_for_one): heartbeat, bus, relay, journal, clerk, ingester, api,
+supervisor of actors. Stopping drains: nothing new is claimed, steps in flight end within the grace, the rest is handed back
 at once. A worker never installs signal handlers: the command line does, an embedding program decides itself.
 """
 
@@ -136,6 +136,7 @@ class Worker:
         self._group.start_soon(self._tree)
         with anyio.move_on_after(START):
             await self._ready.wait()
+            self._group.start_soon(self._watch_health)
             return
         raise WorkerUnhealthy(f"not all services had started after {START:g} s: do Postgres and NATS answer?")
 
@@ -174,7 +175,6 @@ class Worker:
             ChildSpec("ingester", self._run_ingester),
             ChildSpec("api", self._run_api),
             ChildSpec("actors", self._run_actors),
-            ChildSpec("health", self._run_health, fatal=(WorkerUnhealthy,)),
         ]
         await rest_for_one(children, Intensity(restarts=5, period=60), started=self._ready.set)
 
@@ -190,7 +190,8 @@ class Worker:
             await self.heartbeat.run(task_status=status)
 
     async def _run_bus(self, status: anyio.abc.TaskStatus[None]) -> None:
-        await streams.ensure(self._bus, self.subjects, self.settings)
+        while not await self._has_streams():
+            await self._bus.wait_connected()
         async with anyio.create_task_group() as group:
             group.start_soon(self._announcer.run)
             for subject, hear in ((str(self.incarnation), self._hear_mail), ("all", self._hear_due)):
@@ -198,6 +199,15 @@ class Worker:
                 group.start_soon(_until_cancelled, subscription)
             status.started()
             await self._bus.run()
+
+    async def _has_streams(self) -> bool:
+        try:
+            await streams.ensure(self._bus, self.subjects, self.settings)
+        except BusError as error:
+            _log.warning("cannot look for the streams", error=str(error))
+            await asyncio.sleep(0.2)
+            return False
+        return True
 
     async def _run_relay(self, status: anyio.abc.TaskStatus[None]) -> None:
         self.relay = Relay(
@@ -249,8 +259,8 @@ class Worker:
         finally:
             self.supervisor = None
 
-    async def _run_health(self, status: anyio.abc.TaskStatus[None]) -> None:
-        status.started()
+    async def _watch_health(self) -> None:
+        """Not in the tree, so that it outlives what it watches."""
         bad_since: float | None = None
         while True:
             await asyncio.sleep(self.settings.heartbeat)
@@ -279,6 +289,8 @@ class Worker:
         problems = [f"{name} is {seconds:.1f} s behind" for name, seconds in lags.items() if seconds > limit]
         if not self._bus.connected:
             problems.append("NATS is out of reach")
+        if self.supervisor is None:
+            problems.append("services are being restarted")
         return problems
 
     # --- what services tell each other

@@ -83,6 +83,7 @@ class ApiService:
         """Serve until cancelled; started once the questions reach us."""
         async with anyio.create_task_group() as self._tasks:
             try:
+                await self._bus.wait_connected()
                 await self._bus.attach(self._attach)
                 task_status.started()
                 await anyio.sleep_forever()

@@ -16,7 +16,6 @@ SCHEMA: Final = "outlive_store"
 TRANSIENT: Final[tuple[type[Exception], ...]] = (
     OSError,  # refused, reset, name not found, and every TimeoutError
     asyncpg.InterfaceError,  # asyncpg's word for "the connection is gone" (and for its own misuse)
-    asyncpg.InternalClientError,  # the same for a connection that broke while an error was being read
     asyncpg.InternalClientError,  # its word for a server that hung up between two messages
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,

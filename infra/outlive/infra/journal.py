@@ -296,7 +296,7 @@ class Journal:
             await sleep(0.002)
 
     async def _writer(self, number: int, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        link = await self._connect()
+        link = await self._first()
         task_status.started()
         try:
             while True:
@@ -315,6 +315,15 @@ class Journal:
     def _take(self) -> list[Batch]:
         most = max(BATCH_MIN, min(BATCH_MAX, (self._live() + 1) // 2))
         return [self._queue.popleft().take() for _ in range(min(most, len(self._queue)))]
+
+    async def _first(self) -> "Link":
+        """Connect; a journal that is restarted in an outage waits for its end."""
+        while True:
+            try:
+                return await self._connect()
+            except database.TRANSIENT as error:
+                _log.warning("journal waits for Postgres", error=repr(error))
+                await sleep(0.2)
 
     async def _connect(self) -> "Link":
         return await Link.open(self._dsn, self._incarnation, self._statements)

@@ -114,8 +114,7 @@ class Heartbeat:
             self._failed = error
 
     async def _beat(self) -> None:
-        connection = await self._open(register=True)
-        await self._renew(connection)
+        connection = await self._first()
         self._ready.set()
         while not self._stop.is_set() and not self.fenced.is_set():
             await asyncio.to_thread(self._stop.wait, self._period)
@@ -128,6 +127,20 @@ class Heartbeat:
                 connection.terminate()
                 connection = await self._reopen(connection)
         await self._end(connection)
+
+    async def _first(self) -> Any:
+        """Register and beat once; a heartbeat that is restarted in an outage waits for its end."""
+        while True:
+            try:
+                connection = await self._open(register=True)
+                await self._renew(connection)
+            except database.TRANSIENT as error:
+                if self._stop.is_set():
+                    raise
+                _log.warning("heartbeat waits for Postgres", error=repr(error))
+                await asyncio.to_thread(self._stop.wait, self._period / 4)
+            else:
+                return connection
 
     async def _open(self, *, register: bool) -> Any:
         connection = await database.connect(self._dsn, application_name=f"outlive:{self.incarnation}")
