@@ -26,9 +26,9 @@ from outlive.actors.supervision import unwrap
 from outlive.actors.task import Restart, Task
 from outlive.infra import happenings
 from outlive.infra.claims import Claimed, Mail
-from outlive.infra.clerk import cancel_message, read_command, read_reasons
+from outlive.infra.clerk import cancel_message, decided, read_command, read_reasons
 from outlive.infra.journal import Line, Refused
-from outlive.infra.records import AnswerRow, Fact, Record, Said, State
+from outlive.infra.records import Fact, Record, Said, State
 from outlive.protocol import codec, lifecycle
 from outlive.protocol.answers import Code
 from outlive.protocol.commands import AnyCommand, ChildEnded, Internal
@@ -369,7 +369,7 @@ class Actor:
             said = (Said(letter.command_id, decision.code, decision.message, now),)
         reasons = codec.encode(list(decision.reasons)) if decision.reasons != self._reasons else None
         state = State(cancelling=decision.cancelling or None, reasons=reasons, tell=decision.cancelling)
-        answer = AnswerRow(letter.pos, str(decision.code), decision.message)
+        answer = decided(letter, decision, self._status)
         self.flow.write(Record(facts=facts, answers=(answer,), state=state, applied=letter.pos, said=said))
         if decision.ok:
             self._reasons, self._cancelling = decision.reasons, decision.cancelling

@@ -43,6 +43,15 @@ def read_command(mail: Mail) -> AnyCommand | Internal | str:
     return command
 
 
+def decided(letter: Mail, decision: Decision, before: Status) -> AnswerRow:
+    """Return the answer to a letter, with what the audit trail says of it (nothing of what the system does itself)."""
+    who = None if letter.verb == "child" else letter.by or "unknown"
+    return AnswerRow(
+        letter.pos, str(decision.code), decision.message, who=who, what=letter.verb, before=str(before),
+        after=str(decision.status),
+    )  # fmt: skip
+
+
 def read_reasons(body: bytes | None) -> tuple[Reason, ...]:
     """Decode the reasons column."""
     return tuple(_reasons.decode(body)) if body else ()
@@ -139,14 +148,13 @@ class Clerk:
             mail = await Claims(link.connection, self._incarnation, []).mail([case.claim for case in cases])
             await self._effects(link, cases)
             now = self._clock.now()
-            audit: list[tuple[Any, ...]] = []
             for case, letters in zip(cases, mail, strict=True):
-                audit += [case.decide(letter, now) for letter in letters]
+                for letter in letters:
+                    case.decide(letter, now)
             batches = [case.batch() for case in cases]
             if refused := await link.batch(batches):
                 raise RuntimeError(f"the clerk's own rows were refused: {refused}")
             await self._forgive(link, cases)
-            await link.connection.execute(self._sql["audit"], *[list(column) for column in zip(*audit, strict=True)])
         for case, batch in zip(cases, batches, strict=True):
             self._say(case, batch.records, now)
         return len(cases)
@@ -241,20 +249,19 @@ class Case:
         self.caught_up = task.claim.published == task.claim.last_seq  # else the sweep publishes, in order
         self.said = ""
         self._before = (self.status, self.reasons)
-        self._started = task.claim.last_seq > 0
+        self._started = task.code_version is not None  # its first record says by which code
         self._ended_at = ended_at
         self._due_at = due_at
         self._facts: list[Fact] = []
         self._rows: list[AnswerRow] = []
         self._applied = task.claim.applied
 
-    def decide(self, letter: Mail, now: datetime) -> tuple[Any, ...]:
-        """Apply one letter. Returns its audit row."""
+    def decide(self, letter: Mail, now: datetime) -> None:
+        """Apply one letter."""
         self._applied = letter.pos
         command = read_command(letter)
         before = self.status
         decision = self._apply(command, now)
-        self._rows.append(AnswerRow(letter.pos, str(decision.code), decision.message))
         self.answers.append((letter.command_id, decision.code, decision.message))
         if before not in FINAL and letter.verb != "child":
             self._facts.append(
@@ -263,10 +270,7 @@ class Case:
                 )
             )
         self._move(decision, letter, now)
-        return (
-            self.claim.tenant, self.claim.task_id, letter.by or "unknown", letter.verb, str(before), str(self.status),
-            f"{decision.code}: {decision.message}",
-        )  # fmt: skip
+        self._rows.append(decided(letter, decision, before))
 
     def _apply(self, command: AnyCommand | Internal | str, now: datetime) -> Decision:
         if isinstance(command, str):

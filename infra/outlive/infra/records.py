@@ -66,12 +66,19 @@ class AttemptRow(NamedTuple):
 
 
 class AnswerRow(NamedTuple):
-    """What becomes of the inbox row at `pos`: its answer, or (`taken`) that a step's fact has used it."""
+    """What becomes of the inbox row at `pos`: its answer, or (`taken`) that a step's fact has used it.
+
+    With `who`, the audit trail says that they did `what`, and the task's status before and after.
+    """
 
     pos: int
     code: str | None = None
     message: str | None = None
     taken: bool = False
+    who: str | None = None
+    what: str | None = None
+    before: str | None = None
+    after: str | None = None
 
 
 class Said(NamedTuple):

@@ -32,11 +32,6 @@ select o.tenant, o.task_id, o.step_id, o.name, o.status
   from unnest($1::text[], $2::text[]) as k(tenant, task_id) join operation o on o.tenant = k.tenant and o.task_id = k.task_id
  order by o.tenant, o.task_id, o.started_at;
 
--- name: audit
--- $1 tenants, $2 task ids, $3 who, $4 what, $5 before, $6 after, $7 detail
-insert into audit (tenant, task_id, who, what, before, after, detail)
-select * from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]);
-
 -- name: tell_lock
 -- Tasks whose relatives are to be told, with those relatives, locked in key order (the order of every other writer). $1 at most
 with c as materialized (
