@@ -18,7 +18,7 @@ from outlive.infra import database, failpoints, sql
 from outlive.infra.admission import Admission, Known, Mailbox, Seen
 from outlive.infra.intake import Incoming
 
-_GONE: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+_GONE: Final = (*database.TRANSIENT, asyncpg.PostgresError)
 
 
 class Deposed(Exception):
@@ -74,6 +74,7 @@ class Cursor:
         return self
 
     async def _warm_up(self) -> None:
+        await self._connection.execute(self._sql["begin"], self._stream)
         nobody = ("", self._me, 0, 0)
         await self._connection.fetchrow(self._sql["look"], *nobody, [], [], [], [], False)
         nothing = Admission(Seen(datetime.now(UTC), {}, {}, ()))

@@ -35,8 +35,8 @@ PURGE: Final = 60.0
 """Seconds between two purges behind the cursor."""
 
 _LARGE: Final = 64 * 1024  # bytes of a body above which a thread decodes it
-_PAUSE: Final = 0.1  # after an interruption
-_LONGEST_PAUSE: Final = 2.0  # between tries to reach Postgres
+_PAUSE: Final = 0.05  # after an interruption; doubled after each failure in a row
+_LONGEST_PAUSE: Final = 2.0
 
 _log = structlog.get_logger("outlive.ingester")
 
@@ -140,36 +140,37 @@ class Ingester:
 
     async def _lead(self, cursor: Cursor) -> None:
         """Follow the stream through everything that NATS may do; leaves only by an exception."""
+        pause = _PAUSE
         while True:
-            self._settle(settled=False)
             try:
                 await self._follow(cursor)
             except Interrupted as doubt:
                 _log.info("ingester.interrupted", why=str(doubt))
-                await asyncio.sleep(_PAUSE)
+                pause = _PAUSE
             except BusError as error:
-                _log.warning("ingester.nats_unreachable", error=str(error))
+                _log.warning("ingester.nats_unreachable", error=str(error), retry_in=pause)
                 await self._mend(error)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            await asyncio.sleep(pause)
             await cursor.renew()
 
     async def _mend(self, error: BusError) -> None:
-        """Make the stream again if it is gone; else wait a moment for NATS."""
+        """Make the stream again if it is gone; else wait for NATS, not longer than the cursor is ours."""
         with contextlib.suppress(BusError):
             if isinstance(error, JetStreamError) and error.err_code == NO_STREAM:
                 await streams.ensure(self._bus, self._subjects, self._settings)
             else:
-                await asyncio.sleep(_PAUSE)
                 await self._bus.wait_connected(self._settings.lease / 3)
 
     async def _follow(self, cursor: Cursor) -> None:
-        """Read behind the cursor with one consumer; returns when it must begin elsewhere."""
+        """Read behind the cursor with one consumer, until it is interrupted."""
         async with Feed(self._source, cursor.position.seq + 1) as feed:
             # Asked after the consumer was made: a stream that is replaced from now on takes the consumer with it.
             if created := await self._replaced(cursor.position):
                 if cursor.position.created:
                     _log.warning("ingester.reads_from_start", stream=self._source.stream, was_at=cursor.position.seq)
                 await cursor.restart(created)
-                return
+                raise Interrupted("the stream is another one, or lost its end")
             while True:
                 self._settle(settled=True)
                 messages = await feed.batch(self._settings.lease / 3)

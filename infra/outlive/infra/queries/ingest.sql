@@ -1,13 +1,16 @@
 -- From the command stream into inbox and task. One transaction a batch: `look` locks the cursor and the task rows, `admit` writes all of it
 -- and moves the cursor. The cursor row is the election: who holds it (owner, epoch, until) writes, a former holder's statements find no row.
 
+-- name: begin
+-- $1 stream
+insert into cursor (stream) values ($1) on conflict do nothing;
+
 -- name: take
--- Free, expired, ours before, or held by the dead. The epoch fences whatever is still under way. $1 stream, $2 me, $3 lease in seconds, $4 the dead
-insert into cursor as c (stream, owner, epoch, until)
-values ($1, $2, 1, outlive.clock() + make_interval(secs => $3))
-on conflict (stream) do update
-   set owner = $2, epoch = c.epoch + 1, until = excluded.until
- where c.owner is null or c.owner = $2 or c.until < outlive.clock() or c.owner = any($4::uuid[])
+-- Free, expired, ours before, or held by the dead; else nothing is locked. The epoch fences whatever is still under way. $1 stream, $2 me,
+-- $3 lease in seconds, $4 the dead
+update cursor
+   set owner = $2, epoch = epoch + 1, until = outlive.clock() + make_interval(secs => $3)
+ where stream = $1 and (owner is null or owner = $2 or until < outlive.clock() or owner = any($4::uuid[]))
 returning epoch, seq, created, at, digest, purged;
 
 -- name: renew
