@@ -355,6 +355,7 @@ class Supervisor:
         """Once a period: start what the table gives us and is not in memory, stop what it does not, find forgotten mail."""
         while True:
             await asyncio.sleep(self._settings.poll)
+            self._evict()
             try:
                 owned = await self._claims.owned()
                 missing = await self._doubt(owned)

@@ -27,6 +27,7 @@ from outlive.protocol.lifecycle import Decision, Facts
 from outlive.protocol.task import FINAL, Reason, ReasonCode, Status
 
 BATCH: Final = 200
+_RECONNECT: Final = 0.2
 CANCELLED_BY_PARENT: Final = "the parent was cancelled"
 
 _log = structlog.get_logger("outlive.clerk")
@@ -114,16 +115,20 @@ class Clerk:
 
     async def run(self) -> None:
         """Serve until cancelled; through outages of Postgres."""
+        told = False  # one line an outage
         while True:
             try:
                 link = await Link.open(self._dsn, self._incarnation, self._journal_sql)
+                told = False
                 try:
                     await self._serve(link)
                 finally:
                     link.connection.terminate()
             except database.TRANSIENT as error:
-                _log.warning("clerk waits for Postgres", error=repr(error))
-                await asyncio.sleep(0.2)
+                if not told:
+                    _log.warning("clerk waits for Postgres", error=str(error))
+                told = True
+                await asyncio.sleep(_RECONNECT)
 
     async def _serve(self, link: Link) -> None:
         while True:
