@@ -1,0 +1,125 @@
+"""Kinds that do what no task should, and slow ones: ``WorkerProcess(server, "tests.chaos.hostile:app")``."""
+
+import asyncio
+import functools
+import os
+import signal
+import sys
+import time
+
+from outlive.actors import App, Operation, Task
+from outlive.actors.testing.fake_service import URL_VARIABLE, FakeClient
+
+app = App("hostile")
+
+
+@functools.cache
+def _service() -> FakeClient:
+    return FakeClient(os.environ[URL_VARIABLE])
+
+
+@app.tool(read_only=True)
+async def look(n: int, seconds: float = 0.0) -> int:
+    """Change nothing, in `seconds`."""
+    await asyncio.sleep(seconds)
+    return n
+
+
+@app.tool(idempotent=True)
+async def act(op: Operation, seconds: float) -> int:
+    """One effect, at once, whose answer takes `seconds`."""
+    n = await asyncio.to_thread(_service().effect, "act", {}, key=op.key)
+    await asyncio.sleep(seconds)
+    return n
+
+
+@app.tool(read_only=True)
+def hang(seconds: float) -> float:
+    """Keep a tool's thread."""
+    time.sleep(seconds)
+    return seconds
+
+
+@app.tool(read_only=True)
+async def spin() -> int:
+    """Block the worker's event loop for ever."""
+    while True:
+        pass
+
+
+@app.tool(read_only=True)
+def exit_process() -> int:
+    """Call sys.exit in a tool."""
+    sys.exit(3)
+
+
+@app.task
+async def slow(task: Task, seconds: float, steps: int = 1) -> int:
+    """`steps` read-only steps of `seconds` each."""
+    return sum([await task.call(look, 1, seconds) for _ in range(steps)])
+
+
+@app.task
+async def slow_effect(task: Task, seconds: float) -> int:
+    """One effect whose answer takes `seconds`."""
+    return await task.call(act, seconds)
+
+
+@app.task
+async def poison(task: Task) -> int:
+    """A step, then one that blocks the event loop for ever."""
+    await task.call(look, 1)
+    return await task.call(spin)
+
+
+@app.task
+async def poison_between(task: Task) -> int:
+    """Block the event loop for ever outside of any step, from the first line on."""
+    while True:
+        pass
+
+
+@app.task
+async def hung_thread(task: Task, seconds: float) -> float:
+    """One step whose synchronous tool hangs."""
+    return await task.call(hang, seconds)
+
+
+@app.task
+async def deaf(task: Task) -> int:
+    """Swallow every cancellation."""
+    await task.call(look, 1)
+    while True:
+        try:
+            await asyncio.sleep(0.05)
+        except asyncio.CancelledError:
+            await asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.01)
+
+
+@app.task
+async def quits(task: Task) -> int:
+    """A tool calls sys.exit."""
+    return await task.call(exit_process)
+
+
+@app.task
+async def gives_up(task: Task) -> int:
+    """Cancel itself."""
+    await task.call(look, 1)
+    raise asyncio.CancelledError
+
+
+@app.task
+async def buggy(task: Task) -> int:
+    """A step, then a bug."""
+    await task.call(look, 1)
+    return 1 // 0
+
+
+@app.task
+async def killer(task: Task, step: bool = True) -> int:
+    """SIGKILL its own worker."""
+    if step:
+        await task.call(look, 1)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return await task.call(look, 2)
