@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from outlive.actors.testing import Server
-from outlive.infra import database, failpoints, streams
+from outlive.infra import database, failpoints, intake, streams
 from outlive.infra.bus import Bus
 from outlive.infra.ingester import Ingester
+from outlive.infra.pull import Message
+from outlive.protocol.subjects import Subjects
 from tests.infra.ingesting import Bench, bench, eventually
 from tests.infra.proxy import Proxy
 
@@ -137,6 +139,14 @@ async def test_where_a_command_gets_its_id_from(own: Bench) -> None:
     assert ids[:3] == ["s1", "foreign", "ours"]
     assert len(set(ids[3:])) == 6
     assert [int(name.rpartition("-")[2]) for name in ids[3:]] == [4, 5, 6, 7, 8, 9]
+
+
+def test_a_sequence_that_is_given_again_names_another_command() -> None:
+    subjects = Subjects()
+    subject = subjects.command("default", "t1", "signal")
+    first, again, lost = (Message(7, at, subject, {}, json.dumps(GO).encode()) for at in ("100", "100", "200"))
+    one, same, other = (intake.read(message, subjects, "created", 1000) for message in (first, again, lost))
+    assert one.command_id == same.command_id != other.command_id
 
 
 REFUSED = [

@@ -191,11 +191,11 @@ class Ingester:
         return None  # purged: nothing speaks against it
 
     async def _take_in(self, cursor: Cursor, messages: Sequence[Message]) -> None:
-        generation = intake.generation_of(cursor.position.created)
-        await self._admit(cursor, [await self._read(message, generation) for message in messages])
+        created = cursor.position.created
+        await self._admit(cursor, [await self._read(message, created) for message in messages])
 
-    async def _read(self, message: Message, generation: str) -> Incoming:
-        arguments = (message, self._subjects, generation, self._settings.input_limit)
+    async def _read(self, message: Message, created: str) -> Incoming:
+        arguments = (message, self._subjects, created, self._settings.input_limit)
         if len(message.body) > _LARGE:
             return await asyncio.to_thread(intake.read, *arguments)
         return intake.read(*arguments)

@@ -74,13 +74,13 @@ class _NotAllowed(Exception):
     """The sender may not say this."""
 
 
-def read(message: Message, subjects: Subjects, generation: str, limit: int) -> Incoming:
+def read(message: Message, subjects: Subjects, created: str, limit: int) -> Incoming:
     """Read one message; never raises for what is in it.
 
     Args:
         message: as it came.
         subjects: of this installation.
-        generation: names the stream's creation, in ids of messages that have none.
+        created: the stream's time of creation, part of the ids of messages that have none.
         limit: bytes of the largest input or value.
     """
     try:
@@ -89,7 +89,7 @@ def read(message: Message, subjects: Subjects, generation: str, limit: int) -> I
         return _unplaced(message, str(error))
     try:
         value = _decoded(message.body)
-        command_id = _command_id(value, message) or f"{generation}-{message.seq}"
+        command_id = _command_id(value, message) or _placed_id(message, created)
         digest = codec.command_digest(place.tenant, place.task_id, place.verb, value)
     except (codec.NotJson, ids.InvalidId, RecursionError) as error:
         return _unread(message, place, str(error))
@@ -103,9 +103,9 @@ def _decoded(body: bytes) -> dict[str, Any]:
     raise codec.NotJson(f"the body is a JSON {type(value).__name__}; a command is an object")
 
 
-def generation_of(created: str) -> str:
-    """Return a short token (10 characters) for a stream's time of creation."""
-    return codec.digest(created.encode())[:5].hex()
+def _placed_id(message: Message, created: str) -> str:
+    """Name a message by its place: a stream that lost its end gives a sequence again, but not at the same time."""
+    return f"{codec.digest(created.encode(), message.at.encode())[:5].hex()}-{message.seq}"
 
 
 def given_id(message: Message) -> str | None:

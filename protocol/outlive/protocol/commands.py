@@ -25,8 +25,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """What every command carries.
 
     Attributes:
-        command_id: the dedup id. In the body it wins over the header ``Nats-Msg-Id``; without both the stream's
-            generation and sequence name the message.
+        command_id: the dedup id. In the body it wins over the header ``Nats-Msg-Id``; without both the message is
+            named by its place: when the stream was made, the message's time and sequence.
         by: who gives the command. Shown as *claimed* unless the subject's principal token says the same.
         note: free text for the audit trail.
     """
