@@ -1,6 +1,7 @@
 """``chaos kill``: breaking what was started to be broken (``--chaos``), to see what happens."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -16,7 +17,7 @@ from outlive.infra.client import Client
 from outlive.protocol import api
 from outlive.protocol.api import WorkerRecord
 from outlive.protocol.subjects import Subjects
-from outlive.protocol.task import TaskRecord
+from outlive.protocol.task import Status, TaskRecord
 
 _PATIENCE: Final = 2.0
 
@@ -82,15 +83,18 @@ async def _killing(given: Given, find: Callable[[Client], Awaitable[Kill]]) -> K
 async def _find_worker(client: Client, which: str | None) -> Kill:
     workers = (await client.health()).workers
     if which is None:
-        return Kill(incarnation=_busiest(workers))
+        return Kill(incarnation=await _busiest(client, workers))
     named = [one.incarnation for one in workers if which in (one.incarnation, str(one.pid))]
     return Kill(incarnation=named[0] if named else await _owner(client, which))
 
 
-def _busiest(workers: Sequence[WorkerRecord]) -> str:
+async def _busiest(client: Client, workers: Sequence[WorkerRecord]) -> str:
+    """Return the one that holds most running tasks now; heartbeats tell it only once a second."""
     if not workers:
         raise click.ClickException("no worker is alive. Start one: outlive worker APP --chaos")
-    return max(workers, key=lambda one: one.busy).incarnation
+    running = await client.list(status=[Status.RUNNING], limit=api.PAGE_LIMIT)
+    held = Counter(task.owner for task in running.tasks if task.owner)
+    return held.most_common(1)[0][0] if held else workers[0].incarnation
 
 
 async def _owner(client: Client, task_id: str) -> str:
