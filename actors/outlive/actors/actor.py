@@ -33,6 +33,7 @@ from outlive.protocol import codec, lifecycle
 from outlive.protocol.answers import Code
 from outlive.protocol.commands import AnyCommand, ChildEnded, Internal
 from outlive.protocol.errors import StepFailed, TaskCancelled, TaskFailed
+from outlive.protocol.operations import ErrorClass
 from outlive.protocol.task import Failure, Reason, Status
 from outlive.protocol.tools import AnyKind
 
@@ -179,13 +180,20 @@ class Actor:
             tenant=self.claim.tenant, task=self.claim.task_id, worker=self._world.worker, epoch=self.claim.epoch
         )
         try:
-            arguments = self._kind.decode_input(bytes(_inputs.decode(self.claimed.input).input))
-            self._returned = await self._kind.fn(Task(self.flow), **arguments)
+            self._returned = await self._kind.fn(Task(self.flow), **self._input())
         except BaseException as error:  # noqa: BLE001  # judged in _conclude
             self._raised = error
         finally:
             self._finished.set()
             self.flow.news.set()
+
+    def _input(self) -> dict[str, Any]:
+        """Return the function's arguments; a stranger's submit may hold others."""
+        try:
+            return self._kind.decode_input(bytes(_inputs.decode(self.claimed.input).input))
+        except codec.NotStorable as error:
+            wrong = Failure(type="InvalidInput", message=str(error), error_class=str(ErrorClass.INVALID_ARGUMENTS))
+            raise StepFailed(wrong) from None
 
     async def _attend(self) -> None:
         """Stay until the function has ended, must stop, or has waited so long that the task is let go."""
@@ -430,10 +438,9 @@ class Actor:
 
     def _title(self) -> str:
         try:
-            arguments = self._kind.decode_input(bytes(_inputs.decode(self.claimed.input).input))
-        except codec.NotStorable:
-            arguments = {}
-        return self._kind.describe(arguments)
+            return self._kind.describe(self._input())
+        except StepFailed:
+            return self._kind.name
 
     def _now(self) -> datetime:
         return self._world.clock.now()
