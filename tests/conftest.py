@@ -49,6 +49,9 @@ def _nothing_blocks_the_loop() -> Iterator[None]:
         for function in check.functions.values():
             function.can_block_in("outlive/infra/sql.py", {"load"})  # package data, read once, as imports are
             function.can_block_in("outlive/infra/migrate.py", {"known"})
+            function.can_block_in(
+                "outlive/actors/kind.py", {"_code_version"}
+            )  # kinds are declared by imports, except in tests
             function.can_block_in("outlive/infra/settings.py", {"default_state_dir"})  # one look at the current folder
             function.can_block_in("outlive/infra/embedded/server.py", {"kill"})  # a killed child is gone in a moment
             function.can_block_in("asyncpg/connect_utils.py", {"_parse_connect_dsn_and_args"})  # looks for certificates

@@ -7,6 +7,17 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 from outlive.actors.app import App
+from outlive.protocol.errors import (
+    InvalidArguments,
+    NotSent,
+    OutcomeUnknown,
+    PermissionDenied,
+    RateLimited,
+    StepFailed,
+    TaskCancelled,
+    TaskFailed,
+    Unavailable,
+)
 from outlive.protocol.operations import Outcome
 from outlive.protocol.tools import Operation, RetryPolicy
 
@@ -15,7 +26,24 @@ if TYPE_CHECKING:
     from outlive.actors.worker import Worker
     from outlive.infra.client import Client
 
-__all__ = ["App", "Client", "Operation", "Outcome", "RetryPolicy", "Task", "Worker"]
+__all__ = [
+    "App",
+    "Client",
+    "InvalidArguments",
+    "NotSent",
+    "Operation",
+    "Outcome",
+    "OutcomeUnknown",
+    "PermissionDenied",
+    "RateLimited",
+    "RetryPolicy",
+    "StepFailed",
+    "Task",
+    "TaskCancelled",
+    "TaskFailed",
+    "Unavailable",
+    "Worker",
+]
 
 _LATER: Final = {
     "Client": "outlive.infra.client",

@@ -24,6 +24,7 @@ from outlive.actors.flow import Branch, Flow, Stopped, World, branch
 from outlive.actors.step import failure_of, printable
 from outlive.actors.supervision import unwrap
 from outlive.actors.task import Restart, Task
+from outlive.actors.waiting import signal_value
 from outlive.infra import happenings
 from outlive.infra.claims import Claimed, Mail
 from outlive.infra.clerk import cancel_message, decided, read_command, read_reasons
@@ -31,7 +32,7 @@ from outlive.infra.journal import Line, Refused
 from outlive.infra.records import Fact, Record, Said, State
 from outlive.protocol import codec, lifecycle
 from outlive.protocol.answers import Code
-from outlive.protocol.commands import AnyCommand, ChildEnded, Internal
+from outlive.protocol.commands import AnyCommand, ChildEnded, Internal, Signal
 from outlive.protocol.errors import StepFailed, TaskCancelled, TaskFailed
 from outlive.protocol.operations import ErrorClass
 from outlive.protocol.task import Failure, Reason, Status
@@ -365,7 +366,7 @@ class Actor:
     def _apply(self, letter: Mail) -> None:
         now = self._now()
         command = read_command(letter)
-        decision = self._decide(command, now)
+        decision = self._decide(command, letter, now)
         facts: tuple[Fact, ...] = ()
         said: tuple[Said, ...] = ()
         if not isinstance(command, ChildEnded):
@@ -384,17 +385,24 @@ class Actor:
             self._obey(decision.stop, letter)
             self._keep(letter)
 
-    def _decide(self, command: AnyCommand | Internal | str, now: datetime) -> lifecycle.Decision:
+    def _decide(self, command: AnyCommand | Internal | str, letter: Mail, now: datetime) -> lifecycle.Decision:
         if isinstance(command, str):
-            return lifecycle.Decision(
-                code=Code.INVALID, message=command, status=self._status, reasons=self._reasons,
-                cancelling=self._cancelling,
-            )  # fmt: skip
+            return self._invalid(command)
+        if isinstance(command, Signal) and (known := self._world.signals.get(command.name)) is not None:
+            try:
+                known.decode(signal_value(letter))
+            except codec.NotStorable as error:
+                return self._invalid(f"signal {command.name} takes another type: {error}. Nothing was changed.")
         facts = lifecycle.Facts(
             task_id=self.claim.task_id, status=self._status, reasons=self._reasons, owned=True, started=True,
             cancelling=self._cancelling,
         )  # fmt: skip
         return lifecycle.apply(facts, command, now=now)
+
+    def _invalid(self, message: str) -> lifecycle.Decision:
+        return lifecycle.Decision(
+            code=Code.INVALID, message=message, status=self._status, reasons=self._reasons, cancelling=self._cancelling
+        )
 
     def _obey(self, stop: lifecycle.Stop, letter: Mail) -> None:
         if stop == "cancel":

@@ -10,12 +10,12 @@ Rules that hold here:
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from outlive.actors.history import OPERATION, History, call_text
 from outlive.actors.threads import Threads
@@ -28,7 +28,7 @@ from outlive.infra.records import Fact, Record, State
 from outlive.infra.settings import Settings
 from outlive.protocol import steps
 from outlive.protocol.task import Reason, ReasonCode
-from outlive.protocol.tools import AnyKind
+from outlive.protocol.tools import AnyKind, Signal
 
 Stop = Literal["", "leave", "ended", "pause", "drain", "cancel", "unstorable", "fenced"]
 """Why no step begins any more, a later one outranks an earlier one. ``leave`` is a wish only: steps go on until it is
@@ -54,6 +54,7 @@ class World:
     settings: Settings
     heartbeat: Heartbeat
     worker: str
+    signals: Mapping[str, Signal[Any]] = field(default_factory=dict[str, Signal[Any]])
     random: Random = field(default_factory=Random)
 
 

@@ -149,7 +149,7 @@ class SignalWait(Waiting[R]):
             self._begin(f"Waits for {what}", State(waiting_for=what, wait_until=until))
         while True:
             while (mail := self._next()) is not None:
-                body = bytes(msgspec.json.decode(mail.body, type=_SignalBody).value)
+                body = signal_value(mail)
                 try:
                     value = self._signal.decode(body)
                 except codec.NotStorable as error:
@@ -199,6 +199,11 @@ class SignalWait(Waiting[R]):
 
 class _SignalBody(msgspec.Struct):
     value: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def signal_value(mail: Mail) -> bytes:
+    """Return the value that a signal brought, as JSON."""
+    return bytes(msgspec.json.decode(mail.body, type=_SignalBody).value)
 
 
 class Child(Waiting[R]):

@@ -248,7 +248,9 @@ class Worker:
         await service.run()
 
     async def _run_actors(self, status: anyio.abc.TaskStatus[None]) -> None:
-        world = World(self.clock, self._threads, self.settings, self.heartbeat, str(self.incarnation))
+        world = World(
+            self.clock, self._threads, self.settings, self.heartbeat, str(self.incarnation), dict(self.app.signals)
+        )
         claims = Claims(self._pool, self.incarnation, sorted(self._kinds))
         coroner = Coroner(self._pool, self.incarnation, lease=self.settings.lease)
         self.supervisor = Supervisor(
