@@ -21,9 +21,9 @@ import pytest
 from outlive.actors import App, Operation, Outcome, RetryPolicy, Task
 from outlive.actors.context import current
 from outlive.actors.signature import RegistrationError
-from outlive.actors.tool import DirectCall
+from outlive.actors.tool import DeclaredTool, DirectCall
 from outlive.protocol import codec, ids, keys
-from outlive.protocol.tools import Kind, Tool
+from outlive.protocol.tools import Companion, Kind, Tool
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -110,6 +110,30 @@ def test_an_idempotent_tool_with_an_operation_in_front(app: App) -> None:
     assert (send.timeout, send.key_ttl, send.settle, send.title) == (60.0, 3600, 2, "send")
     assert send.bind(("me",), {"body": "hello"}) == {"to": "me", "body": "hello"}
     assert list(send.input_schema["properties"]) == ["body", "to"]
+
+
+def test_an_effect_that_is_sent_once(app: App) -> None:
+    @app.tool
+    def post(text: str) -> None: ...
+
+    assert (post.read_only, post.idempotent, post.requires_approval, post.settle) == (False, False, False, None)
+    assert (post.reconciler, post.preparer, post.compensator, post.approval_ttl) == (None, None, None, 7 * 86_400)
+    assert not post.needs_approval({"text": "x"})
+
+
+def test_an_effect_that_needs_a_yes(app: App) -> None:
+    def preview(amount: int, to: str) -> str:
+        return f"{amount} to {to}"
+
+    @app.tool(requires_approval=lambda amount, **_: amount > 100, approval_ttl=60, settle=0, prepare=preview)
+    def pay(amount: int = 500, to: str = "me") -> None: ...
+    @app.tool(requires_approval=True)
+    def remove(path: str) -> None: ...
+
+    assert pay.needs_approval({}) and not pay.needs_approval({"amount": 3})
+    assert remove.needs_approval({"path": "x"})
+    assert (pay.approval_ttl, pay.settle, remove.approval_ttl) == (60, 0, 7 * 86_400)
+    assert pay.preparer is not None and pay.preparer.fn is preview
 
 
 def test_a_function_that_returns_an_awaitable_is_async(app: App) -> None:
@@ -438,42 +462,133 @@ def test_a_kind_called_directly(app: App) -> None:
 
 def test_flags_that_are_refused(app: App) -> None:
     def pay(amount: int) -> None: ...
+    def large(amount: int) -> bool: ...  # type: ignore[empty-body]
 
-    unmarked = (
-        "it is neither read_only nor idempotent. Effects that must be sent once come with a later version. "
-        "Write @app.tool(read_only=True) if it changes nothing, or @app.tool(idempotent=True) if the same call may "
-        "be sent again (the remote honours op.key, or twice is the same as once)"
+    for flag, shown in {
+        "idempotent": True,
+        "requires_approval": True,
+        "key_ttl": 60,
+        "settle": 0,
+        "approval_ttl": 60,
+    }.items():
+        assert refused(app.tool(read_only=True, **cast("Any", {flag: shown})), pay) == (
+            f"read_only=True says that it changes nothing, so {flag}={shown} has no meaning. Leave one of them out"
+        )
+    assert refused(app.tool(read_only=True, requires_approval=large), pay) == (
+        "read_only=True says that it changes nothing, so requires_approval=large has no meaning. Leave one of them out"
     )
-    assert refused(app.tool, pay) == unmarked
-    assert refused(app.tool(timeout=3), pay) == unmarked
-    assert refused(app.tool(settle=3), pay) == unmarked
-    assert refused(app.tool(requires_approval=True), pay) == (
-        "requires_approval=True is not supported in this version: approvals come with effects that are sent once. "
-        "Until then keep this effect out of tasks"
+    assert refused(app.tool(key_ttl=60), pay) == (
+        "key_ttl=60 has no meaning without idempotent=True. Add it, or leave key_ttl out"
     )
-    assert refused(app.tool(read_only=True, idempotent=True), pay) == (
-        "read_only=True says that it changes nothing, so idempotent=True has no meaning. Leave one of them out"
-    )
-    assert refused(app.tool(read_only=True, key_ttl=60), pay) == (
-        "read_only=True says that it changes nothing, so key_ttl=60 has no meaning. Leave one of them out"
+    assert refused(app.tool(approval_ttl=60), pay) == (
+        "approval_ttl=60 has no meaning without requires_approval=True. Add it, or leave approval_ttl out"
     )
     assert not app.tools
 
 
-def test_reconcile_is_refused(app: App) -> None:
-    @app.tool(idempotent=True)
-    def send(op: Operation, to: str) -> str:
+def test_rules_that_are_refused(app: App) -> None:
+    def pay(amount: int, to: str = "me") -> None: ...
+    def large(sum: int) -> bool: ...  # type: ignore[empty-body]  # noqa: A002  # what is refused
+    async def later(amount: int, to: str) -> bool: ...  # type: ignore[empty-body]
+
+    called = "requires_approval is called with the arguments, by name. Write: def"
+    rule = cast("Any", later)
+    assert refused(app.tool(requires_approval=large), pay) == f"{called} large(amount: int, to: str = 'me') -> bool"
+    assert refused(app.tool(requires_approval=rule), pay) == f"{called} later(amount: int, to: str = 'me') -> bool"
+    assert refused(app.tool(requires_approval=lambda: True), pay) == (
+        f"{called} rule(amount: int, to: str = 'me') -> bool"
+    )
+
+
+# Companions
+
+
+def mail(app: App) -> DeclaredTool[..., Any]:
+    @app.tool
+    def send(op: Operation, to: str, *, body: str = "") -> str | None:
         return to
 
-    def find(op: Operation, to: str) -> Outcome[str]:
+    return send
+
+
+def misfit(decorate: Callable[[Callable[..., Any]], Any], fn: Callable[..., Any], what: str) -> str:
+    """Return why a companion of `send` is refused, after the place was checked."""
+    with pytest.raises(RegistrationError) as caught:
+        decorate(fn)
+    start = f"{line_of(fn)}: {what} of tool 'send': "
+    assert str(caught.value).startswith(start), str(caught.value)
+    return str(caught.value).removeprefix(start)
+
+
+def test_companions_are_kept_with_the_tool_and_its_copies(app: App) -> None:
+    send = mail(app)
+    before = send.with_options(timeout=3)
+
+    def find(op: Operation, to: str, *, body: str = "x") -> Outcome[str | None]:
         return Outcome.did_not_happen()
 
-    with pytest.raises(RegistrationError) as caught:
-        send.reconcile(find)
-    assert str(caught.value) == (
-        f"{line_of(find)}: reconcile of tool 'send': reconcile is not supported in this version, whose tools may all "
-        "be repeated: a read-only tool is run again, an idempotent one is sent again with the same key, and nothing "
-        "is asked. Remove @send.reconcile"
+    async def preview(to: str, body: str) -> str:
+        return f"{len(body)} characters to {to}"
+
+    @functools.wraps(find)
+    def undo(*args: Any, **kwargs: Any) -> None: ...
+
+    assert send.reconcile(find) is find and send.prepare(preview) is preview and send.compensate(undo) is undo
+    assert app.tools["send"].reconciler == Companion(name="find", fn=find, takes_operation=True, is_async=False)
+    copy = send.with_options(step_id="mail")
+    assert copy.reconciler is send.reconciler and copy.compensator is send.compensator is not None
+    assert copy.preparer == Companion(name="preview", fn=preview, takes_operation=False, is_async=True)
+    assert before.reconciler is None
+    assert send.whole({"to": "me"}) == {"to": "me", "body": ""}
+
+
+def test_companions_that_are_refused(app: App) -> None:
+    send = mail(app)
+
+    def other(op: Operation, to: str, text: str) -> Outcome[str | None]: ...  # type: ignore[empty-body]
+    def wrong(to: str, body: bytes) -> Outcome[str | None]: ...  # type: ignore[empty-body]
+    def plain(to: str, body: str) -> str | None: ...
+    def unsure(to: str, body: str) -> Outcome[Any]: ...  # type: ignore[empty-body]
+    def many(*args: str, to: str, body: str) -> Outcome[str | None]: ...  # type: ignore[empty-body]
+    async def number(to: str, body: str) -> int: ...  # type: ignore[empty-body]
+    def sometimes(op: Operation, to: str) -> None: ...
+
+    called = "it is called with the arguments of send, by name. Write:"
+    outcome = "-> Outcome[str | None]"
+    assert misfit(send.reconcile, other, "reconcile") == (
+        f"{called} def other(op: Operation, to: str, *, body: str = '') {outcome}"
+    )
+    for fn in (wrong, plain, unsure, many):
+        assert misfit(send.reconcile, fn, "reconcile") == (
+            f"{called} def {fn.__name__}(to: str, *, body: str = '') {outcome}"
+        )
+    assert misfit(send.prepare, number, "prepare") == (f"{called} async def number(to: str, *, body: str = '') -> str")
+    assert misfit(send.compensate, sometimes, "compensate") == (
+        f"{called} def sometimes(op: Operation, to: str, *, body: str = '') -> ..."
+    )
+    with pytest.raises(RegistrationError, match=r"^@send.reconcile wants a function \(def or async def\), not 3$"):
+        send.reconcile(cast("Any", 3))
+    assert send.reconciler is send.preparer is send.compensator is None
+
+
+def test_a_companion_is_declared_once(app: App) -> None:
+    send = mail(app)
+
+    def find(to: str, body: str) -> Outcome[str | None]: ...  # type: ignore[empty-body]
+    def again(to: str, body: str) -> Outcome[str | None]: ...  # type: ignore[empty-body]
+
+    send.reconcile(find)
+    assert misfit(send.reconcile, again, "reconcile") == f"send has find already, from {line_of(find)}"
+
+
+@pytest.mark.parametrize("what", ["reconcile", "prepare", "compensate"])
+def test_a_read_only_tool_has_no_companion(app: App, what: str) -> None:
+    @app.tool(read_only=True)
+    def send(to: str) -> None: ...
+    def find(to: str) -> Any: ...
+
+    assert misfit(getattr(send, what), find, what) == (
+        f"send is read_only: it changes nothing and is simply run again. Remove @send.{what}"
     )
 
 
@@ -555,6 +670,9 @@ def test_names_titles_and_numbers_that_are_refused(app: App) -> None:
     )
     assert refused(app.tool(read_only=True, title="read {"), find).endswith("Write {{ for a brace")
     assert refused(app.tool(read_only=True, timeout=-1), find) == "timeout of find is -1: give seconds above 0"
+    assert refused(app.tool(requires_approval=True, approval_ttl=0), find) == (
+        "approval_ttl of find is 0: give seconds above 0"
+    )
     assert refused(app.tool(idempotent=True, settle=-1), find) == (
         "settle and key_ttl of find are seconds: give 0 or more"
     )

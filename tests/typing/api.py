@@ -50,6 +50,19 @@ async def unmarked_effect(op: Operation, n: int) -> float:
     return n / op.attempt
 
 
+def is_large(amount: int) -> bool:
+    return amount > 100
+
+
+def shown(amount: int) -> str:
+    return f"pay {amount}"
+
+
+@app.tool(requires_approval=is_large, approval_ttl=3600, settle=5, prepare=shown)
+async def pay(amount: int) -> None:
+    """Sent once, after a yes where it is large."""
+
+
 @app.tool(read_only=True)
 def no_parameters() -> dict[str, Any]:
     return {}
@@ -60,6 +73,35 @@ def find_mail(op: Operation, to: str, *, body: str = "") -> Outcome[str]:
     return Outcome.happened(op.key) if to else Outcome.did_not_happen()
 
 
+@pay.reconcile
+async def find_payment(op: Operation, amount: int) -> Outcome[None]:
+    if op.attempt > amount:
+        return Outcome.refused("too often")
+    return Outcome.happened(None, matches=2) if amount else Outcome.unknown("nobody answers")
+
+
+@unmarked.reconcile
+def find_unmarked(path: str) -> Outcome[int]:
+    return Outcome.happened_result_lost() if path else Outcome.happened(3)
+
+
+@send_mail.prepare
+def preview(to: str, *, body: str = "") -> str:
+    return f"{len(body)} characters to {to}"
+
+
+@unmarked_effect.prepare
+async def preview_effect(op: Operation, n: int) -> str:
+    return f"{op.key} {n}"
+
+
+@send_mail.compensate
+def unsend(op: Operation, to: str, *, body: str = "") -> None:
+    """Write a mail that takes it back."""
+
+
+assert_type(find_unmarked("a"), Outcome[int])
+assert_type(preview("a", body="b"), str)
 assert_type(Outcome.happened(3), Outcome[int])
 
 
@@ -99,6 +141,11 @@ find_todos.with_options(durable="sometimes")  # type: ignore
 collect.with_options(task_id="t", priority=3, labels={"team": "a"}, command_id="c")
 app.tool(read_only="yes")  # type: ignore
 app.tool(unknown=True)  # type: ignore
+app.tool(requires_approval="sometimes")  # type: ignore
+unmarked.reconcile(find_mail)  # type: ignore
+unmarked.reconcile(preview)  # type: ignore
+unmarked_effect.reconcile(find_payment)  # type: ignore
+send_mail.prepare(find_mail)  # type: ignore
 app.task(find_mail)  # type: ignore
 
 a_tool: Tool[[str], int] = unmarked

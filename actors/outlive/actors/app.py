@@ -18,7 +18,7 @@ class App:
 
     Attributes:
         name: for people, in logs and messages.
-        tool: the decorator ``@app.tool(read_only=True)`` or ``@app.tool(idempotent=True)``, see `ToolDecorator`.
+        tool: the decorator ``@app.tool``, see `ToolDecorator` and its options.
         task: the decorator ``@app.task``, see `KindDecorator`.
     """
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from outlive.protocol import codec, ids
 from outlive.protocol.arguments import Arguments
+from outlive.protocol.tools import Companion, Operation
 
 _TYPES: Final = "what msgspec knows, dataclasses, attrs, enums, datetime, Decimal, UUID, bytes, Path, pydantic models"
 
@@ -21,7 +22,8 @@ class RegistrationError(TypeError):
     """A declaration cannot be taken. The message has file, line, the reason and what to write instead.
 
     Causes: a parameter or result without a type or with one that cannot be stored, ``*args`` or ``**kwargs``, flags
-    that contradict each other or belong to a later version, a name that is taken or not allowed.
+    that contradict each other, a companion that takes other arguments than its tool, a name that is taken or not
+    allowed.
     """
 
 
@@ -96,6 +98,46 @@ def read(declared: Declared, leading: type) -> Signature:
     return Signature(Arguments(declared.name, shown), has_leading, result, is_async)
 
 
+def companion(declared: Declared, arguments: Arguments, result: Any = None, shown: str = "...") -> Companion:
+    """Read a function that takes a tool's arguments by name; raises `RegistrationError` when it does not.
+
+    Args:
+        declared: the function.
+        arguments: the tool's.
+        result: the type that it must return (awaited); None = any.
+        shown: that type as the author would write it.
+    """
+    hints, parameters = _hints(declared), list(inspect.signature(declared.fn).parameters.values())
+    has_operation = bool(parameters) and hints.get(parameters[0].name) is Operation
+    found, is_async = _awaited(declared, hints)
+    taken = {
+        p.name: hints.get(p.name) for p in parameters[has_operation:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }  # fmt: skip
+    if taken != arguments.types or len(taken) != len(parameters) - has_operation or result not in (None, found):
+        wanted = str(arguments.signature.replace(return_annotation=inspect.Signature.empty)).replace("NoneType", "None")
+        operation = "op: Operation" + (", " if arguments.types else "") if has_operation else ""
+        raise declared.refuse(
+            f"it is called with the arguments of {arguments.name}, by name. Write: {'async ' if is_async else ''}def "
+            f"{declared.fn.__name__}({operation}{wanted[1:]} -> {shown}"
+        )
+    return Companion(name=declared.fn.__name__, fn=declared.fn, takes_operation=has_operation, is_async=is_async)
+
+
+def check_rule(declared: Declared, option: str, rule: Callable[..., Any], arguments: Arguments) -> None:
+    """Check that a function decides by the arguments, which it is called with by name. Raises `RegistrationError`."""
+    name = getattr(rule, "__name__", "rule")
+    wanted = str(arguments.signature.replace(return_annotation=bool)).replace("NoneType", "None")
+    try:
+        inspect.signature(rule).bind(**dict.fromkeys(arguments.types))
+    except (TypeError, ValueError):
+        fits = False
+    else:
+        fits = not inspect.iscoroutinefunction(rule)
+    if not fits:
+        name = name if name.isidentifier() else "rule"
+        raise declared.refuse(f"{option} is called with the arguments, by name. Write: def {name}{wanted}")
+
+
 def title_of(declared: Declared, title: str | None, arguments: Arguments) -> str:
     """Return the title, or the name if there is none; raises `RegistrationError` when it names no parameter."""
     if title is None:
@@ -146,15 +188,21 @@ def _parameter(
 def _result(declared: Declared, hints: dict[str, Any]) -> tuple[Any, bool]:
     if "return" not in hints:
         raise declared.refuse(f"its result has no type. Write: -> None (or {_TYPES})")
-    result = hints["return"]
-    is_async = any(map(inspect.iscoroutinefunction, (declared.fn, inspect.unwrap(declared.fn))))
-    if not is_async and typing.get_origin(result) in _AWAITABLE:
-        result, is_async = typing.get_args(result)[-1], True
+    result, is_async = _awaited(declared, hints)
     if result is typing.NoReturn:
         result = None
     if typing.get_origin(result) is Generator:
         raise declared.refuse("a generator cannot be stored. Return a list")
     _storable(declared, "its result", result)
+    return result, is_async
+
+
+def _awaited(declared: Declared, hints: dict[str, Any]) -> tuple[Any, bool]:
+    """Return the type of the (awaited) result, and whether it is awaited."""
+    result = hints.get("return")
+    is_async = any(map(inspect.iscoroutinefunction, (declared.fn, inspect.unwrap(declared.fn))))
+    if not is_async and typing.get_origin(result) in _AWAITABLE:
+        return typing.get_args(result)[-1], True
     return result, is_async
 
 

@@ -1,16 +1,32 @@
 """Tools: functions that become durable steps. Their flags are checked when they are declared."""
 
+import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    NoReturn,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from outlive.actors.context import current
-from outlive.actors.signature import Declared, named, read, title_of
-from outlive.protocol.tools import TIMEOUT, Durable, Operation, P, R_co, RetryPolicy, Tool
+from outlive.actors.signature import Declared, RegistrationError, check_rule, companion, named, read, title_of
+from outlive.protocol.operations import Outcome
+from outlive.protocol.tools import APPROVAL_TTL, TIMEOUT, Durable, Operation, P, R_co, RetryPolicy, Tool
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_ONLY_WITH: Final = {"approval_ttl": "requires_approval", "key_ttl": "idempotent"}
+"""Options that say something about a flag."""
 
 
 class DirectCall(RuntimeError):
@@ -18,7 +34,10 @@ class DirectCall(RuntimeError):
 
 
 class DeclaredTool(Tool[P, R_co]):
-    """A tool as ``@app.tool`` returns it."""
+    """A tool as ``@app.tool`` returns it. Its decorators add companions, before the app serves.
+
+    Copies made by ``with_options`` have the companions that were there then.
+    """
 
     __slots__ = ()
 
@@ -27,28 +46,85 @@ class DeclaredTool(Tool[P, R_co]):
         def __call__(self, *_args: Any, **_kwargs: Any) -> NoReturn:
             raise _direct_call(self.name)
 
-    def reconcile(self, fn: _F) -> _F:
-        """Say how to find out whether a lost effect happened. Not in this version: raises `RegistrationError`."""
-        raise Declared("reconcile of tool", self.name, fn).refuse(
-            "reconcile is not supported in this version, whose tools may all be repeated: a read-only tool is run "
-            "again, an idempotent one is sent again with the same key, and nothing is asked. "
-            f"Remove @{self.name}.reconcile"
-        )
+    @overload
+    def reconcile(
+        self, fn: Callable[Concatenate[Operation, P], Awaitable[Outcome[R_co]]], /
+    ) -> Callable[Concatenate[Operation, P], Awaitable[Outcome[R_co]]]: ...
+    @overload
+    def reconcile(
+        self, fn: Callable[Concatenate[Operation, P], Outcome[R_co]], /
+    ) -> Callable[Concatenate[Operation, P], Outcome[R_co]]: ...
+    @overload
+    def reconcile(self, fn: Callable[P, Awaitable[Outcome[R_co]]], /) -> Callable[P, Awaitable[Outcome[R_co]]]: ...
+    @overload
+    def reconcile(self, fn: Callable[P, Outcome[R_co]], /) -> Callable[P, Outcome[R_co]]: ...
+    def reconcile(self, fn: Callable[..., Any], /) -> Any:
+        """Say how to find out whether an effect happened whose answer was lost: asked before anything is sent again.
+
+        The function takes the tool's parameters, an `Operation` in front if it wants one (``op.key``,
+        ``op.started_at`` of the lost attempt), and returns ``Outcome[R]``. Raises `RegistrationError`.
+        """
+        shown = f"Outcome[{inspect.formatannotation(self.result_type).replace('NoneType', 'None')}]"
+        self._accompany("reconcile", "reconciler", fn, cast("Any", Outcome)[self.result_type], shown)
+        return fn
+
+    @overload
+    def prepare(
+        self, fn: Callable[Concatenate[Operation, P], Awaitable[str]], /
+    ) -> Callable[Concatenate[Operation, P], Awaitable[str]]: ...
+    @overload
+    def prepare(self, fn: Callable[Concatenate[Operation, P], str], /) -> Callable[Concatenate[Operation, P], str]: ...
+    @overload
+    def prepare(self, fn: Callable[P, Awaitable[str]], /) -> Callable[P, Awaitable[str]]: ...
+    @overload
+    def prepare(self, fn: Callable[P, str], /) -> Callable[P, str]: ...
+    def prepare(self, fn: Callable[..., Any], /) -> Any:
+        """Say what would happen, for the person who is asked for a yes. It must change nothing.
+
+        The function takes the tool's parameters, an `Operation` in front if it wants one, and returns a text. Raises
+        `RegistrationError`.
+        """
+        self._accompany("prepare", "preparer", fn, str, "str")
+        return fn
+
+    def compensate(self, fn: _F, /) -> _F:
+        """Say how the effect is undone. It is kept with the tool; nothing calls it yet. Raises `RegistrationError`."""
+        self._accompany("compensate", "compensator", fn)
+        return fn
+
+    def _accompany(
+        self, what: str, field_name: str, fn: Callable[..., Any], result: Any = None, shown: str = "..."
+    ) -> None:
+        declared = Declared(f"{what} of tool", self.name, fn)
+        if not inspect.isfunction(inspect.unwrap(fn)):
+            raise RegistrationError(f"@{self.name}.{what} wants a function (def or async def), not {fn!r}")
+        if self.read_only:
+            raise declared.refuse(
+                f"{self.name} is read_only: it changes nothing and is simply run again. Remove @{self.name}.{what}"
+            )
+        if (first := getattr(self, field_name)) is not None:
+            raise declared.refuse(f"{self.name} has {first.name} already, from {Declared(what, '', first.fn).place}")
+        object.__setattr__(self, field_name, companion(declared, self.arguments, result, shown))
 
 
 class ToolOptions(TypedDict, total=False):
     """The options of ``@app.tool``; their meaning in full at `outlive.protocol.tools.Tool`.
 
-    A tool is either read_only or idempotent in this version; everything else is refused.
+    Three separate questions: does it touch the world (`read_only`), may the same call be sent again (`idempotent`),
+    must a person say yes first (`requires_approval`)? Without any of them it is an effect that is sent once.
     """
 
-    read_only: bool  # changes nothing: repeated freely after a crash
+    read_only: bool  # changes nothing: repeated freely after a crash; no other flag goes with it
     idempotent: bool  # the same call may be sent again: the remote honours `op.key`, or twice is the same as once
-    requires_approval: bool | Callable[..., bool]  # not in this version
+    requires_approval: bool | Callable[..., bool]  # a person must say yes first; or a function of the arguments
+    approval_ttl: float  # seconds for which that question stands, 7 days if left out; then it is a no
+    prepare: Callable[..., str] | Callable[..., Awaitable[str]]  # the same as ``@tool.prepare``
     name: str  # instead of the function's
     title: str  # what people read, for instance "read {path}"
     timeout: float  # seconds for one attempt, 60 if left out; over it, the attempt's outcome is unknown
-    settle: float  # seconds after the timeout in which a lost request may still arrive
+    settle: (
+        float  # seconds after the timeout in which a lost request may still arrive; left out, a "no" is not believed
+    )
     key_ttl: float  # seconds for which the remote remembers `op.key`, for ever if left out
     retries: RetryPolicy  # of errors that may pass, 5 tries if left out
     durable: Durable  # "before_next": a read-only result is durable before the next step begins
@@ -91,6 +167,8 @@ def declare(
     read_only: bool = False,
     idempotent: bool = False,
     requires_approval: bool | Callable[..., bool] = False,
+    approval_ttl: float | None = None,
+    prepare: Callable[..., Any] | None = None,
     timeout: float = TIMEOUT,
     settle: float | None = None,
     key_ttl: float | None = None,
@@ -99,17 +177,25 @@ def declare(
 ) -> DeclaredTool[..., Any]:
     """Make a tool of a function without putting it into an app; raises `RegistrationError`."""
     declared = named("tool", name, fn)
-    effect = {"idempotent": idempotent, "requires_approval": requires_approval, "settle": settle, "key_ttl": key_ttl}
-    _check_flags(declared, read_only=read_only, effect={flag: value for flag, value in effect.items() if value})
+    effect = {
+        "idempotent": idempotent, "requires_approval": requires_approval, "approval_ttl": approval_ttl,
+        "prepare": prepare, "settle": settle, "key_ttl": key_ttl,
+    }  # fmt: skip
+    given = {flag: value for flag, value in effect.items() if value is not None and value is not False}
+    _check_flags(declared, given, read_only=read_only)
     signature = read(declared, Operation)
+    if callable(requires_approval):
+        check_rule(declared, "requires_approval", requires_approval, signature.arguments)
     try:
-        return DeclaredTool(
+        tool: DeclaredTool[..., Any] = DeclaredTool(
             name=declared.name,
             fn=fn,
             arguments=signature.arguments,
             result_type=signature.result_type,
             read_only=read_only,
             idempotent=idempotent,
+            requires_approval=requires_approval,
+            approval_ttl=APPROVAL_TTL if approval_ttl is None else approval_ttl,
             takes_operation=signature.leading,
             is_async=signature.is_async,
             title=title_of(declared, title, signature.arguments),
@@ -121,25 +207,24 @@ def declare(
         )
     except ValueError as error:
         raise declared.refuse(str(error)) from None
+    if prepare is not None:
+        tool.prepare(prepare)
+    return tool
 
 
-def _check_flags(declared: Declared, *, read_only: bool, effect: dict[str, Any]) -> None:
-    if read_only and effect:
-        flag, value = next(iter(effect.items()))
+def _check_flags(declared: Declared, given: dict[str, Any], *, read_only: bool) -> None:
+    """Refuse flags that contradict each other; `given` are those of effects."""
+    if read_only and given:
+        flag, value = next(iter(given.items()))
         raise declared.refuse(
-            f"read_only=True says that it changes nothing, so {flag}={value} has no meaning. Leave one of them out"
+            f"read_only=True says that it changes nothing, so {flag}={getattr(value, '__name__', value)} has no "
+            "meaning. Leave one of them out"
         )
-    if "requires_approval" in effect:
-        raise declared.refuse(
-            "requires_approval=True is not supported in this version: approvals come with effects that are sent once. "
-            "Until then keep this effect out of tasks"
-        )
-    if not read_only and "idempotent" not in effect:
-        raise declared.refuse(
-            "it is neither read_only nor idempotent. Effects that must be sent once come with a later version. "
-            "Write @app.tool(read_only=True) if it changes nothing, or @app.tool(idempotent=True) if the same call "
-            "may be sent again (the remote honours op.key, or twice is the same as once)"
-        )
+    for flag, wanted in _ONLY_WITH.items():
+        if flag in given and wanted not in given:
+            raise declared.refuse(
+                f"{flag}={given[flag]} has no meaning without {wanted}=True. Add it, or leave {flag} out"
+            )
 
 
 def _direct_call(name: str) -> DirectCall:

@@ -4,10 +4,11 @@ One tagged union (field ``type``), which later commands extend. Unknown fields a
 understands a newer writer. What is checked against a task's state is in `outlive.protocol.lifecycle`.
 """
 
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from outlive.protocol import keys
 from outlive.protocol.task import Failure, Status
 
 INPUT_LIMIT: Final = 900 * 1024
@@ -17,6 +18,11 @@ _NO_NUL: Final = "^[^\\u0000]*$"  # these words become columns, and Postgres has
 Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=_NO_NUL)]
 Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=10_000, pattern=_NO_NUL)]
 SignalName: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9-][A-Za-z0-9_-]{0,63}$(?!\n)")]
+StepId: TypeAlias = SignalName
+OperationName: TypeAlias = Annotated[
+    str, msgspec.Meta(pattern=r"^[A-Za-z0-9-][A-Za-z0-9_-]{0,63}(:[1-9][0-9]{0,8})?$(?!\n)")
+]
+Digest: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$(?!\n)")]
 Priority: TypeAlias = Annotated[int, msgspec.Meta(ge=-100, le=100)]
 Labels: TypeAlias = Annotated[dict[Name, Name], msgspec.Meta(max_length=64)]
 
@@ -78,7 +84,81 @@ class Signal(Command, frozen=True, kw_only=True, omit_defaults=True, tag="signal
     value: Any = None
 
 
-AnyCommand: TypeAlias = Submit | Pause | Resume | Cancel | Signal
+class _Consent(Command, frozen=True, kw_only=True, omit_defaults=True):
+    """A person's word on an operation that waits for it.
+
+    Attributes:
+        operation_id: the step and its operation, the tail of the idempotency key: ``4:1``; ``4`` is the same.
+        digest: of the arguments that the person has seen, as the reason shows it; another one is refused as ``stale``.
+    """
+
+    operation_id: OperationName
+    digest: Digest | None = None
+    reason: Text | None = None
+
+
+class Approve(_Consent, frozen=True, kw_only=True, omit_defaults=True, tag="approve"):
+    """Say yes to one operation with exactly its arguments. Used once; the first answer wins."""
+
+
+class Reject(_Consent, frozen=True, kw_only=True, omit_defaults=True, tag="reject"):
+    """Say no to an operation: its step fails with the reason, and nothing is sent."""
+
+
+Verdict: TypeAlias = Literal["happened", "happened_result_lost", "did_not_happen", "give_up"]
+"""What a person says of an effect: it happened (with its result, or that is lost), it did not, or stop asking."""
+
+
+class Resolve(Command, frozen=True, kw_only=True, omit_defaults=True, tag="resolve"):
+    """Say what became of an effect whose outcome nobody could find out.
+
+    Attributes:
+        operation_id: the step and its operation, the tail of the idempotency key: ``4:1``; ``4`` is the same.
+        verdict: happened (the step completes with `result`) | happened_result_lost (it fails, and is not sent again) |
+            did_not_happen (it is sent again) | give_up (the step fails, and nothing is sent).
+        reason, reference: how the person knows: a sentence, a number in another system.
+        result: what the effect returned, with ``happened``.
+        new_operation: with ``did_not_happen``: send it under a new key, for remotes that repeat a stored error.
+    """
+
+    operation_id: OperationName
+    verdict: Verdict
+    reason: Text | None = None
+    reference: Name | None = None
+    result: Any = None
+    new_operation: bool = False
+
+    def __post_init__(self) -> None:
+        if self.result is not None and self.verdict != "happened":
+            raise ValueError(f"a result goes with the verdict happened, not with {self.verdict}")
+        if self.new_operation and self.verdict != "did_not_happen":
+            raise ValueError(f"new_operation goes with the verdict did_not_happen, not with {self.verdict}")
+
+
+class Retry(Command, frozen=True, kw_only=True, omit_defaults=True, tag="retry"):
+    """Let a failed task go on from its checkpoint; the failure of the step is forgotten.
+
+    Attributes:
+        step_id: the step that failed; without one the task's own function failed.
+        args: corrected arguments by name: a new operation with a new key.
+    """
+
+    step_id: StepId | None = None
+    args: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.args is not None and self.step_id is None:
+            raise ValueError("args correct a step: name its step_id")
+
+
+class Skip(Command, frozen=True, kw_only=True, omit_defaults=True, tag="skip"):
+    """Give a step that failed, or that waits for a person, this result; it is not run."""
+
+    step_id: StepId
+    result: Any
+
+
+AnyCommand: TypeAlias = Submit | Pause | Resume | Cancel | Signal | Approve | Reject | Resolve | Retry | Skip
 """What clients may send."""
 
 
@@ -101,5 +181,20 @@ class ChildEnded(Command, frozen=True, kw_only=True, omit_defaults=True, tag="ch
 Internal: TypeAlias = ChildEnded
 """What only the system writes; such rows have command ids that begin with ``_``."""
 
-VERBS: Final = frozenset({"submit", "pause", "resume", "cancel", "signal"})
+VERBS: Final = frozenset({
+    "submit", "pause", "resume", "cancel", "signal", "approve", "reject", "resolve", "retry", "skip",
+})  # fmt: skip
 """The verbs of this version; a subject with another verb is answered ``invalid``."""
+
+
+def letter_name(command: AnyCommand) -> str | None:
+    """Return what a command is kept under until a step takes it: a signal's name, or the step that it is about."""
+    match command:
+        case Signal():
+            return command.name
+        case Approve() | Reject() | Resolve():
+            return keys.split_operation(command.operation_id)[0]
+        case Retry() | Skip():
+            return command.step_id
+        case _:
+            return None

@@ -13,6 +13,12 @@ def operation_key(tenant: str, task_id: str, step_id: str, operation_id: str) ->
     return f"{tenant}/{task_id}:{step_id}:{operation_id}"
 
 
+def split_operation(operation_id: str) -> tuple[str, str]:
+    """Return step and number of an operation as commands name it, the key's tail: ``4:2``, and ``4`` for ``4:1``."""
+    step_id, _, number = operation_id.partition(":")
+    return step_id, number or "1"
+
+
 def operation_uuid(key: str) -> str:
     """Return the key as a UUID version 5, for remotes that want one."""
     return str(uuid.uuid5(_NAMESPACE, key))

@@ -43,7 +43,8 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         since: when it began.
         do: the command that unblocks it, ready to type.
         message: what a person should know.
-        step_id, operation_id: what it is about.
+        step_id, operation_id: what it is about; the operation by its number within the step.
+        digest: hex digest of the arguments that an approval is for.
         until: when it ends by itself.
     """
 
@@ -53,6 +54,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str = ""
     step_id: str | None = None
     operation_id: str | None = None
+    digest: str | None = None
     until: datetime | None = None
 
 

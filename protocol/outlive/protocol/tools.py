@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, Literal, ParamSpec, Self, TypeVar
 
 from outlive.protocol import codec, ids, keys, steps
 from outlive.protocol.arguments import Arguments
+from outlive.protocol.operations import ErrorClass
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,6 +23,9 @@ Durable = Literal["", "before_next"]
 
 TIMEOUT: Final = 60.0
 """Seconds a tool may take unless it says otherwise."""
+
+APPROVAL_TTL: Final = 7 * 86_400.0
+"""Seconds for which a question for a yes stands unless the tool says otherwise; silence is a no."""
 
 TITLE_LENGTH: Final = 200
 """Characters of a title with its arguments."""
@@ -66,21 +70,47 @@ class RetryPolicy:
     Attributes:
         max_attempts: how many tries in all; 1 = never again.
         base: seconds before the second try; doubles with each (full jitter: anything from 0 to that is waited).
-        cap: the longest wait in seconds.
+        cap: the longest wait in seconds that we choose ourselves.
+        max_elapsed: seconds from the first try after which no further one begins; None = as long as it takes.
+        max_wait: the longest wait in seconds that a remote may ask for; above it the task pauses as throttled.
     """
 
     max_attempts: int = 5
     base: float = 0.5
     cap: float = 60.0
+    max_elapsed: float | None = None
+    max_wait: float = 3600.0
 
     def __post_init__(self) -> None:
         if self.max_attempts < 1 or self.base < 0 or self.cap < self.base:
             raise ValueError(f"{self} makes no sense: max_attempts >= 1 and 0 <= base <= cap")
+        if (self.max_elapsed or 0) < 0 or self.max_wait < 0:
+            raise ValueError(f"{self} makes no sense: max_elapsed and max_wait are seconds, 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Companion:
+    """A function beside a tool that takes the same arguments: called by name, with `Tool.whole`.
+
+    Attributes:
+        name: of the function, for messages.
+        fn: the function as written.
+        takes_operation: it wants the `Operation` first.
+        is_async: it returns an awaitable; otherwise it runs in a thread.
+    """
+
+    name: str
+    fn: Callable[..., Any]
+    takes_operation: bool
+    is_async: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tool(Generic[P, R_co]):
     """A function that touches the world or reads it, called by ``task.call(tool, ...)``.
+
+    Without a flag it is an effect that is sent once: when its answer is lost, it is not simply sent again. What happens
+    then is `outlive.protocol.paths`.
 
     Attributes:
         name: unique within the app, stored with every step.
@@ -89,15 +119,22 @@ class Tool(Generic[P, R_co]):
         result_type: what it returns (awaited).
         read_only: changes nothing, so it is repeated freely after a crash.
         idempotent: the same call may be sent again with the same key.
+        requires_approval: a person must say yes before it is sent; or a function of the arguments that says so.
+        approval_ttl: seconds for which that question stands; then it counts as a no.
         takes_operation: `fn` wants an `Operation` first.
         is_async: `fn` returns an awaitable; otherwise it runs in a thread.
         title: what people read; ``{parameter}`` stands for an argument.
         timeout: seconds for one attempt.
-        settle: seconds after the timeout in which a lost request may still arrive; None = unknown.
+        settle: seconds after the timeout in which a lost request may still arrive; only later a reconciler's "it did
+            not happen" is believed. None = unknown: such an answer goes to a person.
         key_ttl: seconds for which the remote remembers a key; None = for ever.
         retries: how an error that may pass is met.
+        classify: names the class of an exception that `fn` raised; None leaves it to what every tool uses.
         durable: see `Durable`.
         step_id: a chosen step id; None = counted.
+        reconciler: finds out whether an effect happened whose answer was lost; returns an `operations.Outcome`.
+        preparer: says what would happen, for the person who is asked; returns a text.
+        compensator: undoes an effect. Kept with the tool; nothing calls it yet.
     """
 
     name: str
@@ -106,6 +143,8 @@ class Tool(Generic[P, R_co]):
     result_type: Any
     read_only: bool
     idempotent: bool
+    requires_approval: bool | Callable[..., bool] = False
+    approval_ttl: float = APPROVAL_TTL
     takes_operation: bool
     is_async: bool
     title: str
@@ -113,14 +152,20 @@ class Tool(Generic[P, R_co]):
     settle: float | None = None
     key_ttl: float | None = None
     retries: RetryPolicy = RetryPolicy()
+    classify: Callable[[BaseException], ErrorClass | None] | None = None
     durable: Durable = ""
     step_id: str | None = None
+    reconciler: Companion | None = None
+    preparer: Companion | None = None
+    compensator: Companion | None = None
 
     def __post_init__(self) -> None:
         if not self.timeout > 0:
             raise ValueError(f"timeout of {self.name} is {self.timeout}: give seconds above 0")
         if (self.settle or 0) < 0 or (self.key_ttl or 0) < 0:
             raise ValueError(f"settle and key_ttl of {self.name} are seconds: give 0 or more")
+        if not self.approval_ttl > 0:
+            raise ValueError(f"approval_ttl of {self.name} is {self.approval_ttl}: give seconds above 0")
         if self.durable not in ("", "before_next"):
             raise ValueError(f'durable of {self.name} is {self.durable!r}: give "before_next" or leave it out')
         if self.step_id is not None:
@@ -141,6 +186,15 @@ class Tool(Generic[P, R_co]):
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments by name without those equal to their default, or raise `TypeError`."""
         return self.arguments.bind(args, kwargs)
+
+    def whole(self, bound: Mapping[str, Any]) -> dict[str, Any]:
+        """Return bound arguments with the defaults that binding leaves out: what a `Companion` is called with."""
+        return {**self.arguments.defaults, **bound}
+
+    def needs_approval(self, bound: Mapping[str, Any]) -> bool:
+        """Say whether a person must agree to these arguments. Raises what a function of the author's raises."""
+        wanted = self.requires_approval
+        return bool(wanted(**self.whole(bound))) if callable(wanted) else wanted
 
     def encode_arguments(self, bound: Mapping[str, Any]) -> bytes:
         """Return bound arguments as stored, or raise `codec.NotStorable`."""
