@@ -4,7 +4,23 @@ import msgspec
 import pytest
 
 from outlive.protocol import codec
-from outlive.protocol.commands import VERBS, AnyCommand, Cancel, ChildEnded, Internal, Pause, Resume, Signal, Submit
+from outlive.protocol.commands import (
+    VERBS,
+    AnyCommand,
+    Approve,
+    Cancel,
+    ChildEnded,
+    Internal,
+    Pause,
+    Reject,
+    Resolve,
+    Resume,
+    Retry,
+    Signal,
+    Skip,
+    Submit,
+    letter_name,
+)
 from outlive.protocol.events import AnyEvent, NoteEvent
 from outlive.protocol.operations import Outcome
 from outlive.protocol.task import Status
@@ -18,6 +34,13 @@ from outlive.protocol.task import Status
         Resume(),
         Cancel(),
         Signal(name="go", value=[1]),
+        Approve(operation_id="4-2-1:2", digest="0" * 32, reason="fine"),
+        Reject(operation_id="4", reason="too much"),
+        Resolve(operation_id="4", verdict="happened", result={"id": 2**70}, reason="seen", reference="T-7"),
+        Resolve(operation_id="4", verdict="did_not_happen", new_operation=True),
+        Retry(step_id="4", args={"to": "me"}),
+        Retry(),
+        Skip(step_id="4", result=None),
     ],
 )
 def test_commands_come_back(command: AnyCommand) -> None:
@@ -29,6 +52,23 @@ def test_the_verbs_are_the_types() -> None:
     assert {kind.tag for kind in kinds.types} == VERBS
 
 
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (Signal(name="go"), "go"),
+        (Approve(operation_id="4:2"), "4"),
+        (Reject(operation_id="4-1"), "4-1"),
+        (Resolve(operation_id="mail:1", verdict="give_up"), "mail"),
+        (Retry(step_id="4"), "4"),
+        (Retry(), None),
+        (Skip(step_id="4", result=1), "4"),
+        (Pause(), None),
+    ],
+)
+def test_letters_are_kept_under_what_they_are_about(command: AnyCommand, name: str | None) -> None:
+    assert letter_name(command) == name
+
+
 def test_unknown_fields_are_tolerated() -> None:
     assert codec.decode(b'{"type":"resume","raise_budget":{"usd":5}}', AnyCommand) == Resume()
 
@@ -36,7 +76,20 @@ def test_unknown_fields_are_tolerated() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b'{"type":"retry"}',
+        b'{"type":"edit_plan"}',
+        b'{"type":"approve"}',
+        b'{"type":"approve","operation_id":"4:0"}',
+        b'{"type":"approve","operation_id":"4:"}',
+        b'{"type":"approve","operation_id":"4:1\\n"}',
+        b'{"type":"reject","operation_id":"a/t:4:1"}',
+        b'{"type":"reject","operation_id":"4","digest":"AB"}',
+        b'{"type":"resolve","operation_id":"4"}',
+        b'{"type":"resolve","operation_id":"4","verdict":"perhaps"}',
+        b'{"type":"resolve","operation_id":"4","verdict":"give_up","result":1}',
+        b'{"type":"resolve","operation_id":"4","verdict":"happened","new_operation":true}',
+        b'{"type":"retry","step_id":"a b"}',
+        b'{"type":"retry","args":{}}',
+        b'{"type":"skip","step_id":"4"}',
         b'{"type":"child","child":"c","status":"failed"}',
         b'{"kind":"k"}',
         b'{"type":"submit"}',

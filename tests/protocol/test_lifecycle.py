@@ -10,7 +10,21 @@ from hypothesis import strategies as st
 
 from outlive.protocol import lifecycle
 from outlive.protocol.answers import Code
-from outlive.protocol.commands import AnyCommand, Cancel, ChildEnded, Internal, Pause, Resume, Signal, Submit
+from outlive.protocol.commands import (
+    AnyCommand,
+    Approve,
+    Cancel,
+    ChildEnded,
+    Internal,
+    Pause,
+    Reject,
+    Resolve,
+    Resume,
+    Retry,
+    Signal,
+    Skip,
+    Submit,
+)
 from outlive.protocol.lifecycle import TRANSITIONS, Decision, Facts, IllegalTransition, apply, check_transition
 from outlive.protocol.task import FINAL, Reason, ReasonCode, Status
 
@@ -32,8 +46,22 @@ def reason(code: ReasonCode) -> Reason:
 OPERATOR = reason(ReasonCode.OPERATOR)
 APPROVAL = reason(ReasonCode.APPROVAL)
 UNKNOWN = reason(ReasonCode.OUTCOME_UNKNOWN)
+ASKED = Reason(
+    reason=ReasonCode.APPROVAL, since=NOW, do="outlive approve t 4", step_id="4", operation_id="1", digest="a" * 32
+)  # fmt: skip
+LOST = Reason(
+    reason=ReasonCode.OUTCOME_UNKNOWN, since=NOW, do="outlive resolve t 7:2", step_id="7", operation_id="2"
+)  # fmt: skip
+APPROVE = Approve(operation_id="4", by="ann")
+REJECT = Reject(operation_id="4:1", by="ann", reason="too much")
+RESOLVE = Resolve(operation_id="7:2", verdict="did_not_happen")
+RETRY = Retry(step_id="4", by="ann")
+SKIP = Skip(step_id="4", result=3)
+GOES_ON = (Resume, Approve, Reject, Resolve, Retry, Skip)
+ANSWERS: list[tuple[AnyCommand, Reason]] = [(APPROVE, ASKED), (REJECT, ASKED), (RESOLVE, LOST)]
 COMMANDS: list[AnyCommand | Internal] = [
     Submit(kind="k"), Pause(by="ann"), Resume(), Cancel(), Signal(name="go"), ChildEnded(child="c", status=Status.FAILED),
+    APPROVE, REJECT, RESOLVE, RETRY, SKIP,
 ]  # fmt: skip
 
 
@@ -43,10 +71,12 @@ def facts(
     owned: bool = False,
     started: bool = True,
     cancelling: bool = False,
+    step: str | None = None,
+    answered: str = "",
 ) -> Facts:
     return Facts(
         task_id="t", status=status, reasons=reasons, owned=owned, started=started, cancelling=cancelling,
-        ended_at=ENDED_AT if status in FINAL else None,
+        ended_at=ENDED_AT if status in FINAL else None, step=step, answered=answered,
     )  # fmt: skip
 
 
@@ -193,6 +223,181 @@ def test_a_signal_is_kept_and_wakes_what_waits(status: Status, command: AnyComma
     assert decision.wake is (status is Status.RUNNING and not owned)
 
 
+# approve, reject, resolve
+
+
+@pytest.mark.parametrize(("command", "asked"), ANSWERS)
+@pytest.mark.parametrize("owned", [False, True])
+def test_an_answer_removes_its_reason_and_a_paused_task_goes_on(
+    command: AnyCommand, asked: Reason, *, owned: bool
+) -> None:
+    decision = decide(command, facts(Status.PAUSED, asked, owned=owned))
+    assert (decision.code, decision.status, decision.reasons) == (Code.APPLIED, Status.RUNNING, ())
+    assert decision.wake is not owned
+    assert decision.message.endswith("Task t goes on.")
+
+
+@pytest.mark.parametrize(("command", "asked"), ANSWERS)
+@pytest.mark.parametrize("owned", [False, True])
+def test_an_answer_to_a_running_task_is_stored_and_wakes_it(command: AnyCommand, asked: Reason, *, owned: bool) -> None:
+    decision = decide(command, facts(Status.RUNNING, UNKNOWN, asked, owned=owned))
+    assert (decision.code, decision.status, decision.reasons) == (Code.APPLIED, Status.RUNNING, (UNKNOWN,))
+    assert decision.wake is not owned
+
+
+@pytest.mark.parametrize(("command", "asked"), ANSWERS)
+def test_an_answered_task_stays_paused_while_another_reason_is_left(command: AnyCommand, asked: Reason) -> None:
+    decision = decide(command, facts(Status.PAUSED, OPERATOR, asked))
+    assert (decision.code, decision.status, decision.reasons) == (Code.APPLIED, Status.PAUSED, (OPERATOR,))
+    assert not decision.wake
+    assert "Task t stays paused. It waits for: operator (do operator)" in decision.message
+
+
+@pytest.mark.parametrize(("command", "asked"), ANSWERS)
+def test_a_pause_that_is_not_carried_out_yet_stays_after_an_answer(command: AnyCommand, asked: Reason) -> None:
+    decision = decide(command, facts(Status.RUNNING, OPERATOR, asked, owned=True))
+    assert (decision.code, decision.stop, decision.reasons) == (Code.APPLIED, "pause", (OPERATOR,))
+
+
+@pytest.mark.parametrize(("command", "asked"), ANSWERS)
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (Status.QUEUED, "Task t is queued: nothing of it waits for a person yet."),
+        (Status.FAILED, "Task t failed at 2029-12-31T23:59:59.000500Z: nothing of it waits for an answer."),
+    ],
+)
+def test_nothing_is_answered_before_it_starts_and_after_it_failed(
+    status: Status, said: str, command: AnyCommand, asked: Reason
+) -> None:
+    before = facts(status, asked)
+    decision = decide(command, before)
+    assert (decision.code, decision.message) == (Code.ILLEGAL_TRANSITION, said)
+    assert untouched(decision, before)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Approve(operation_id="4:2"),
+        Approve(operation_id="5"),
+        Approve(operation_id="7:2"),
+        Reject(operation_id="40"),
+        Resolve(operation_id="7", verdict="give_up"),
+        Resolve(operation_id="4", verdict="give_up"),
+    ],
+)
+@pytest.mark.parametrize("status", [Status.RUNNING, Status.PAUSED])
+def test_an_answer_to_a_question_that_is_not_asked_is_stale(status: Status, command: AnyCommand) -> None:
+    before = facts(status, ASKED, LOST)
+    decision = decide(command, before)
+    assert decision.code is Code.STALE
+    assert "outlive approve t 4" in decision.message
+    assert untouched(decision, before)
+
+
+def test_the_second_answer_is_told_who_came_first() -> None:
+    decision = decide(APPROVE, facts(Status.RUNNING, answered="bob rejected it at 2030-01-01T00:00:00Z"))
+    assert (decision.code, decision.message) == (
+        Code.STALE,
+        "Operation 4 of task t does not wait for an approval: bob rejected it at 2030-01-01T00:00:00Z.",
+    )
+
+
+@pytest.mark.parametrize("kind", [Approve, Reject])
+def test_an_approval_is_for_exactly_these_arguments(kind: type[Approve | Reject]) -> None:
+    before = facts(Status.PAUSED, ASKED)
+    decision = decide(kind(operation_id="4", digest="b" * 32), before)
+    assert decision.code is Code.STALE
+    assert "has other arguments" in decision.message
+    assert untouched(decision, before)
+    assert decide(kind(operation_id="4", digest="a" * 32), before).code is Code.APPLIED
+
+
+@pytest.mark.parametrize("command", [APPROVE, REJECT])
+def test_a_cancel_makes_approvals_void(command: AnyCommand) -> None:
+    before = facts(Status.RUNNING, ASKED, owned=True, cancelling=True)
+    decision = decide(command, before)
+    assert (decision.code, decision.stop) == (Code.ILLEGAL_TRANSITION, "cancel")
+    assert untouched(decision, before)
+
+
+def test_an_unknown_outcome_is_resolved_during_a_cancel() -> None:
+    decision = decide(RESOLVE, facts(Status.RUNNING, LOST, owned=True, cancelling=True))
+    assert (decision.code, decision.stop, decision.reasons) == (Code.APPLIED, "cancel", ())
+
+
+# retry
+
+
+@pytest.mark.parametrize("step", [None, "failed", "unknown"])
+@pytest.mark.parametrize("command", [RETRY, Retry(), Retry(step_id="4", args={"to": "me"})])
+def test_retry_reopens_a_failed_task(command: Retry, step: str | None) -> None:
+    decision = decide(command, facts(Status.FAILED, step=step))
+    assert (decision.code, decision.status, decision.wake) == (Code.APPLIED, Status.RUNNING, True)
+
+
+@pytest.mark.parametrize("owned", [False, True])
+@pytest.mark.parametrize("status", [Status.QUEUED, Status.RUNNING, Status.PAUSED])
+def test_only_a_failed_task_is_retried(status: Status, *, owned: bool) -> None:
+    before = facts(status, UNKNOWN, owned=owned)
+    decision = decide(RETRY, before)
+    assert (decision.code, decision.message) == (
+        Code.ILLEGAL_TRANSITION,
+        f"Task t is {status}: only a failed task is retried. It waits for: outcome_unknown (do outcome_unknown)",
+    )
+    assert untouched(decision, before)
+
+
+@pytest.mark.parametrize("command", [RETRY, SKIP])
+@pytest.mark.parametrize("step", ["completed", "skipped"])
+@pytest.mark.parametrize("status", [Status.RUNNING, Status.PAUSED, Status.FAILED])
+def test_the_result_of_a_step_stands(status: Status, step: str, command: AnyCommand) -> None:
+    before = facts(status, step=step)
+    decision = decide(command, before)
+    if isinstance(command, Skip) or status is Status.FAILED:
+        assert (decision.code, decision.message) == (Code.STALE, f"Step 4 of task t is {step}: its result stands.")
+    assert untouched(decision, before)
+
+
+# skip
+
+
+def test_skip_reopens_a_failed_task() -> None:
+    decision = decide(SKIP, facts(Status.FAILED, step="failed"))
+    assert (decision.code, decision.status, decision.wake) == (Code.APPLIED, Status.RUNNING, True)
+
+
+@pytest.mark.parametrize("owned", [False, True])
+@pytest.mark.parametrize("status", [Status.RUNNING, Status.PAUSED])
+def test_skip_answers_all_that_its_step_waits_for(status: Status, *, owned: bool) -> None:
+    decision = decide(SKIP, facts(status, ASKED, owned=owned))
+    assert (decision.code, decision.status, decision.reasons) == (Code.APPLIED, Status.RUNNING, ())
+    assert decision.wake is not owned
+
+
+def test_skip_leaves_other_reasons() -> None:
+    decision = decide(SKIP, facts(Status.PAUSED, LOST, ASKED))
+    assert (decision.status, decision.reasons, decision.wake) == (Status.PAUSED, (LOST,), False)
+
+
+@pytest.mark.parametrize("status", [Status.RUNNING, Status.PAUSED])
+def test_a_step_that_waits_for_no_person_is_not_skipped(status: Status) -> None:
+    before = facts(status, LOST)
+    decision = decide(SKIP, before)
+    assert decision.code is Code.STALE
+    assert decision.message.startswith("Step 4 of task t waits for no person. It waits for: outcome_unknown")
+    assert untouched(decision, before)
+
+
+@pytest.mark.parametrize(("status", "cancelling"), [(Status.QUEUED, False), (Status.RUNNING, True)])
+def test_skip_is_refused_before_the_start_and_during_a_cancel(status: Status, *, cancelling: bool) -> None:
+    before = facts(status, ASKED, owned=cancelling, cancelling=cancelling)
+    decision = decide(SKIP, before)
+    assert decision.code is Code.ILLEGAL_TRANSITION
+    assert untouched(decision, before)
+
+
 # submit
 
 
@@ -238,11 +443,12 @@ any_facts = st.builds(
     Facts,
     task_id=st.just("t"),
     status=st.sampled_from(Status),
-    reasons=st.lists(st.sampled_from(ReasonCode), unique=True).map(lambda codes: tuple(map(reason, codes))),
+    reasons=st.lists(st.sampled_from([*map(reason, ReasonCode), ASKED, LOST]), unique_by=id).map(tuple),
     owned=st.booleans(),
     started=st.booleans(),
     cancelling=st.booleans(),
     ended_at=st.none() | st.just(ENDED_AT),
+    step=st.none() | st.sampled_from(["completed", "failed"]),
 )
 
 
@@ -254,7 +460,7 @@ def test_whatever_comes_the_table_is_kept(before: Facts, commands: list[AnyComma
         assert decision.message
         if before.owned:
             assert not decision.wake
-            assert decision.status is before.status or isinstance(command, Resume)
+            assert decision.status is before.status or isinstance(command, GOES_ON)
         else:
             assert decision.stop == ""
         if before.cancelling and before.owned:

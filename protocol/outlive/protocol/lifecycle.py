@@ -12,8 +12,23 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from outlive.protocol import keys
 from outlive.protocol.answers import Code
-from outlive.protocol.commands import AnyCommand, Cancel, ChildEnded, Internal, Pause, Resume, Signal, Submit
+from outlive.protocol.commands import (
+    AnyCommand,
+    Approve,
+    Cancel,
+    ChildEnded,
+    Internal,
+    Pause,
+    Reject,
+    Resolve,
+    Resume,
+    Retry,
+    Signal,
+    Skip,
+    Submit,
+)
 from outlive.protocol.task import Reason, ReasonCode, Status
 
 TRANSITIONS: Final[Mapping[Status, frozenset[Status]]] = MappingProxyType({
@@ -50,6 +65,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         started: a worker has begun it at least once.
         cancelling: a cancel was accepted and is being carried out.
         ended_at: when it reached a final status.
+        step: how the step ended that a retry or skip names: completed, failed, ...; None = it has not, as far as known.
+        answered: who answered the question before that an approve, reject or resolve is about, as a sentence.
     """
 
     task_id: str
@@ -59,6 +76,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     started: bool = False
     cancelling: bool = False
     ended_at: datetime | None = None
+    step: str | None = None
+    answered: str = ""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +134,8 @@ def apply(facts: Facts, command: AnyCommand | Internal, *, now: datetime) -> Dec
             return _signal(facts, f"Signal {command.name!r}")
         case ChildEnded():
             return _signal(facts, f"The end of child {command.child}")
+        case _:
+            return _take_over(facts, command)
 
 
 def _submit(facts: Facts) -> Decision:
@@ -175,6 +196,110 @@ def _signal(facts: Facts, what: str) -> Decision:
     wakes = facts.status is Status.RUNNING
     message = f"{what} is kept for task {facts.task_id}, which is {facts.status}."
     return _decide(facts, Code.APPLIED, message, wake=wakes)
+
+
+def _take_over(facts: Facts, command: Approve | Reject | Resolve | Retry | Skip) -> Decision:
+    match command:
+        case Approve() | Reject():
+            return _consent(facts, command)
+        case Resolve():
+            return _resolve(facts, command)
+        case Retry():
+            return _retry(facts, command)
+        case Skip():
+            return _skip(facts, command)
+
+
+def _consent(facts: Facts, command: Approve | Reject) -> Decision:
+    if facts.cancelling:
+        return _illegal(facts, f"Task {facts.task_id} is being cancelled: nothing new starts.")
+    asked = _asked(facts, ReasonCode.APPROVAL, command.operation_id)
+    if not isinstance(asked, Reason):
+        return asked
+    if command.digest and asked.digest and command.digest != asked.digest:
+        message = f"Operation {command.operation_id} has other arguments than those of digest {command.digest}"
+        return _decide(facts, Code.STALE, f"{message}. Look again: outlive show {facts.task_id}")
+    said = "approved" if isinstance(command, Approve) else "rejected"
+    return _answer(facts, (asked,), f"Operation {command.operation_id} is {said}{_by(command.by)}.")
+
+
+def _resolve(facts: Facts, command: Resolve) -> Decision:
+    asked = _asked(facts, ReasonCode.OUTCOME_UNKNOWN, command.operation_id)
+    if not isinstance(asked, Reason):
+        return asked
+    said = command.verdict.replace("_", " ")
+    return _answer(facts, (asked,), f"Operation {command.operation_id} is resolved{_by(command.by)}: {said}.")
+
+
+def _asked(facts: Facts, code: ReasonCode, operation_id: str) -> Reason | Decision:
+    """Find the question that a command answers, or refuse it."""
+    if facts.status is Status.QUEUED:
+        return _illegal(facts, f"Task {facts.task_id} is queued: nothing of it waits for a person yet.")
+    if facts.status is Status.FAILED:
+        return _illegal(facts, f"Task {_ended(facts)}: nothing of it waits for an answer.")
+    step, number = keys.split_operation(operation_id)
+    for reason in facts.reasons:
+        if (reason.reason, reason.step_id, reason.operation_id) == (code, step, number):
+            return reason
+    wanted = "an approval" if code is ReasonCode.APPROVAL else "a word on its outcome"
+    message = f"Operation {operation_id} of task {facts.task_id} does not wait for {wanted}"
+    return _stale(facts, f"{message}{': ' + facts.answered if facts.answered else ''}.")
+
+
+def _answer(facts: Facts, answered: tuple[Reason, ...], message: str) -> Decision:
+    """Take reasons away; a task that was paused for them alone goes on."""
+    left = tuple(reason for reason in facts.reasons if reason not in answered)
+    if facts.status is not Status.PAUSED:
+        return _decide(facts, Code.APPLIED, message, reasons=left, wake=facts.status is Status.RUNNING)
+    if left:
+        message = f"{message} Task {facts.task_id} stays paused. {_wanted(left)}"
+        return _decide(facts, Code.APPLIED, message, reasons=left)
+    message = f"{message} Task {facts.task_id} goes on."
+    return _decide(facts, Code.APPLIED, message, status=Status.RUNNING, reasons=(), wake=True)
+
+
+def _retry(facts: Facts, command: Retry) -> Decision:
+    if facts.status is not Status.FAILED:
+        hint = f" {_wanted(facts.reasons)}" if facts.reasons else ""
+        return _illegal(facts, f"Task {facts.task_id} is {facts.status}: only a failed task is retried.{hint}")
+    return _settled(facts, command.step_id) or _reopen(facts, f"Task {facts.task_id} goes on from its checkpoint.")
+
+
+def _skip(facts: Facts, command: Skip) -> Decision:
+    if facts.status is Status.QUEUED or facts.cancelling:
+        state = "is being cancelled" if facts.cancelling else "is queued"
+        return _illegal(facts, f"Task {facts.task_id} {state}: no step of it waits.")
+    message = f"Step {command.step_id} is skipped{_by(command.by)}."
+    if facts.status is Status.FAILED:
+        return _settled(facts, command.step_id) or _reopen(facts, f"{message} Task {facts.task_id} goes on.")
+    about = tuple(reason for reason in facts.reasons if reason.step_id == command.step_id)
+    if about:
+        return _answer(facts, about, message)
+    return _settled(facts, command.step_id) or _stale(
+        facts, f"Step {command.step_id} of task {facts.task_id} waits for no person."
+    )
+
+
+def _settled(facts: Facts, step_id: str | None) -> Decision | None:
+    """Refuse to touch a step whose result stands."""
+    if step_id is None or facts.step is None:
+        return None
+    if facts.step in {"completed", "skipped"}:
+        return _decide(facts, Code.STALE, f"Step {step_id} of task {facts.task_id} is {facts.step}: its result stands.")
+    return None
+
+
+def _reopen(facts: Facts, message: str) -> Decision:
+    return _decide(facts, Code.APPLIED, message, status=Status.RUNNING, reasons=(), wake=True)
+
+
+def _stale(facts: Facts, message: str) -> Decision:
+    hint = f" {_wanted(facts.reasons)}" if facts.reasons else ""
+    return _decide(facts, Code.STALE, f"{message}{hint}")
+
+
+def _by(who: str | None) -> str:
+    return f" by {who}" if who else ""
 
 
 def _illegal(facts: Facts, message: str) -> Decision:
