@@ -27,13 +27,14 @@ from outlive.actors.task import Restart, Task
 from outlive.actors.waiting import signal_value
 from outlive.infra import happenings
 from outlive.infra.claims import Claimed, Mail
-from outlive.infra.clerk import cancel_message, decided, read_command, read_reasons
+from outlive.infra.clerk import cancel_message, decided, read_command
 from outlive.infra.journal import Line, Refused
-from outlive.infra.records import Fact, Record, Said, State
+from outlive.infra.records import AnswerRow, Fact, Record, Said, State
 from outlive.protocol import codec, lifecycle
 from outlive.protocol.answers import Code
-from outlive.protocol.commands import AnyCommand, ChildEnded, Internal, Signal
+from outlive.protocol.commands import AnyCommand, ChildEnded, Internal, Signal, Skip
 from outlive.protocol.errors import StepFailed, TaskCancelled, TaskFailed
+from outlive.protocol.events import StepStatus
 from outlive.protocol.operations import ErrorClass
 from outlive.protocol.task import Failure, Reason, Status
 from outlive.protocol.tools import AnyKind
@@ -42,6 +43,9 @@ Ending = Literal["ended", "left", "fenced", "crashed", "unstorable"]
 """Why an actor is gone: the task is final; let go (waiting, paused, drained); another owns it; its code raised."""
 
 STAND_BY: Final = "its turn: tasks whose workers died run one at a time"
+LETTERS: Final = frozenset({"approve", "reject", "resolve"})
+"""Verbs of a person's word on one step."""
+
 STORED_ERRORS: Final = (StepFailed, TaskFailed, TaskCancelled)
 """Errors that are facts: the function would raise them again on every run, so it is not tried again."""
 
@@ -94,7 +98,6 @@ class Actor:
         self._world = world
         self._crashes = crashes
         self._status = Status(claimed.status)
-        self._reasons = read_reasons(claimed.reasons)
         self._cancelling = claimed.cancelling
         self._cancelled_by: str | None = None
         self._returned: Any = None
@@ -162,6 +165,8 @@ class Actor:
         """Take in the mail that came before, and say that the task runs."""
         if self._cancelling:
             self.flow.halt("cancel")
+        if self._status is Status.PAUSED:  # claimed because a question has run out of time
+            self._goes_on()
         if self._status is Status.QUEUED:
             self._status = Status.RUNNING
             started = happenings.status(self.claim, self._now(), Status.RUNNING, f"Started: {self._title()}.")
@@ -171,6 +176,11 @@ class Actor:
         mail, self.claimed.mail = self.claimed.mail, []
         for letter in mail:  # seen before, and still of use; or new
             (self._keep if letter.pos <= self.claim.applied else self._apply)(letter)
+
+    def _goes_on(self) -> None:
+        self._status = Status.RUNNING
+        fact = happenings.status(self.claim, self._now(), Status.RUNNING, "Goes on.", reasons=self.flow.standing)
+        self.flow.write(Record(facts=(fact,), state=State(status="running")))
 
     async def _perform(self) -> None:
         """Run the durable function from its first line; recorded steps answer from the record."""
@@ -236,7 +246,8 @@ class Actor:
         if flow.idle_since is None or flow.stop:
             await flow.news.wait()
             return
-        left = flow.idle_since + self._world.settings.linger - asyncio.get_running_loop().time()
+        linger = 0.0 if flow.needs_person else self._world.settings.linger
+        left = flow.idle_since + linger - asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(max(0.0, left)):
                 await flow.news.wait()
@@ -256,7 +267,7 @@ class Actor:
             return await self._cancelled()
         if self._over:
             return await self._returns()
-        if flow.stop == "pause" and (self._reasons or flow.reasons):
+        if flow.stop == "pause" and (self.flow.standing or flow.reasons):
             return await self._paused()
         await flow.depart(Record(state=State(leave="always", due_at=self._now())))
         return "left"
@@ -318,7 +329,7 @@ class Actor:
 
     async def _paused(self) -> Ending:
         """Write the reasons and let go; a resume or cancel that came in between is honoured by whoever is next."""
-        now, reasons = self._now(), [*self._reasons, *self.flow.reasons]
+        now, reasons = self._now(), [*self.flow.standing, *self.flow.reasons]
         message = "; ".join(dict.fromkeys(reason.message or str(reason.reason) for reason in reasons))
         facts: tuple[Fact, ...] = ()
         if self._status is not Status.PAUSED:
@@ -342,12 +353,26 @@ class Actor:
         flow = self.flow
         what = ", ".join(dict.fromkeys(wait.what for wait in flow.waits.values()))
         due = flow.next_deadline
-        state = State(leave="drained", due_at=due, waiting_for=what or "nothing", wait_until=due)
-        left = await flow.depart(Record(state=state))
+        record = Record(state=State(leave="drained", due_at=due, waiting_for=what or "nothing", wait_until=due))
+        if flow.needs_person:
+            self._ask_person(record)
+        left = await flow.depart(record)
         deferred, self._deferred = self._deferred, []
         if not left:
+            if self._status is Status.PAUSED:
+                self._goes_on()
             self.deliver(deferred)
         return left
+
+    def _ask_person(self, record: Record) -> None:
+        """Nothing goes on until a person acts: the task is let go as paused."""
+        now, reasons = self._now(), list(self.flow.standing)
+        message = "; ".join(dict.fromkeys(reason.message or str(reason.reason) for reason in reasons))
+        self._status = Status.PAUSED
+        record.facts = (happenings.status(self.claim, now, Status.PAUSED, f"Paused: {message}", reasons=reasons),)
+        assert record.state is not None
+        record.state.status, record.state.reasons = "paused", codec.encode(reasons)
+        record.attention = (Status.PAUSED, message, reasons, now)
 
     # --- commands
 
@@ -376,12 +401,12 @@ class Actor:
                 ),
             )
             said = (Said(letter.command_id, decision.code, decision.message, now),)
-        reasons = codec.encode(list(decision.reasons)) if decision.reasons != self._reasons else None
+        reasons = codec.encode(list(decision.reasons)) if decision.reasons != self.flow.standing else None
         state = State(cancelling=decision.cancelling or None, reasons=reasons, tell=decision.cancelling)
         answer = decided(letter, decision, self._status)
         self.flow.write(Record(facts=facts, answers=(answer,), state=state, applied=letter.pos, said=said))
         if decision.ok:
-            self._reasons, self._cancelling = decision.reasons, decision.cancelling
+            self.flow.standing, self._cancelling = decision.reasons, decision.cancelling
             self._obey(decision.stop, letter)
             self._keep(letter)
 
@@ -394,14 +419,18 @@ class Actor:
             except codec.NotStorable as error:
                 return self._invalid(f"signal {command.name} takes another type: {error}. Nothing was changed.")
         facts = lifecycle.Facts(
-            task_id=self.claim.task_id, status=self._status, reasons=self._reasons, owned=True, started=True,
+            task_id=self.claim.task_id, status=self._status, reasons=self.flow.standing, owned=True, started=True,
             cancelling=self._cancelling,
         )  # fmt: skip
         return lifecycle.apply(facts, command, now=now)
 
     def _invalid(self, message: str) -> lifecycle.Decision:
         return lifecycle.Decision(
-            code=Code.INVALID, message=message, status=self._status, reasons=self._reasons, cancelling=self._cancelling
+            code=Code.INVALID,
+            message=message,
+            status=self._status,
+            reasons=self.flow.standing,
+            cancelling=self._cancelling,
         )
 
     def _obey(self, stop: lifecycle.Stop, letter: Mail) -> None:
@@ -418,9 +447,37 @@ class Actor:
         if letter.verb == "signal" and letter.name is not None:
             self.flow.history.signals[letter.name].append(letter)
             self.flow.signalled(letter.name)
+        elif letter.verb in {"retry", "skip"}:
+            self._settle(letter)
+        elif letter.verb in LETTERS and letter.name is not None:
+            self.flow.history.letters[letter.name].append(letter)
+            self.flow.lettered(letter.name)
         elif letter.verb == "child" and letter.name is not None:
             self.flow.history.child_ends[letter.name] = letter
             self.flow.child_ended(letter.name)
+
+    def _settle(self, letter: Mail) -> None:
+        """A person has a step tried again, or gives it a result: from here on the history says so."""
+        command, history = read_command(letter), self.flow.history
+        known = history.known(letter.name or "")
+        taken = (AnswerRow(letter.pos, taken=True),)
+        if known is None:
+            self.flow.write(Record(answers=taken))  # the function itself failed: it simply runs again
+            return
+        by = letter.by or "a person"
+        if isinstance(command, Skip):
+            body: bytes | None = codec.encode(command.result)
+            status: StepStatus = "completed"
+            message = f"{by} gave it this result: not run"
+        else:
+            body, status, message = None, "waiting", f"{by} has it tried again"
+        fact = happenings.step(
+            self.claim, self._now(), known.step_id, known.name, status, f"{known.name}: {message}", digest=known.digest,
+            attempt=known.attempt, body=body, inbox_pos=letter.pos,
+        )  # fmt: skip
+        state = self.flow.withdraw(known.step_id)
+        self.flow.write(Record(facts=(fact,), answers=taken, steps=int(status == "completed"), state=state))
+        history.replace(known._replace(seq=fact.seq, status=status, body=body))
 
     # --- told by the worker
 

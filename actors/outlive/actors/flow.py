@@ -20,13 +20,14 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from outlive.actors.history import OPERATION, History, call_text
 from outlive.actors.threads import Threads
 from outlive.infra import happenings
-from outlive.infra.claims import Claimed, StoredFact, StoredOperation
+from outlive.infra.claims import Claimed, Mail, StoredFact, StoredOperation
+from outlive.infra.clerk import read_reasons
 from outlive.infra.clock import Clock
 from outlive.infra.journal import Line, Refused
 from outlive.infra.liveness import Heartbeat
 from outlive.infra.records import Fact, Record, State
 from outlive.infra.settings import Settings
-from outlive.protocol import steps
+from outlive.protocol import codec, steps
 from outlive.protocol.task import Reason, ReasonCode
 from outlive.protocol.tools import AnyKind, Signal
 
@@ -72,6 +73,7 @@ class Wait(NamedTuple):
 
     what: str
     deadline: datetime | None
+    person: bool = False  # only a person ends it (or the deadline)
 
 
 branch: Final[ContextVar[Branch]] = ContextVar("outlive_branch")
@@ -89,7 +91,8 @@ class Flow:
         self.world = world
         self.history = History(claimed)
         self.run = claimed.run
-        self.reasons: tuple[Reason, ...] = ()
+        self.reasons: tuple[Reason, ...] = ()  # found by this incarnation, to be written with the pause
+        self.standing: tuple[Reason, ...] = read_reasons(claimed.reasons)  # in the task's row
         self.effects: dict[str, tuple[str, str]] = {
             operation.step_id: (operation.name, operation.status) for operation in self.history.operations.values()
         }
@@ -109,6 +112,7 @@ class Flow:
         self._fresh = claimed.status != "queued" and claimed.waiting_for is None  # left in the middle: say `resumed`
         self._signal_waiters: dict[str, list[asyncio.Future[bool]]] = {}
         self._child_waiters: dict[str, asyncio.Future[bool]] = {}
+        self._letter_waiters: dict[str, asyncio.Future[bool]] = {}
 
     # --- places
 
@@ -336,14 +340,22 @@ class Flow:
 
     # --- waiting
 
-    async def wait(self, step_id: str, what: str, deadline: datetime | None, event: "asyncio.Future[bool]") -> bool:
+    async def wait(
+        self,
+        step_id: str,
+        what: str,
+        deadline: datetime | None,
+        event: "asyncio.Future[bool]",
+        *,
+        person: bool = False,
+    ) -> bool:
         """Wait for an event or a time. Returns whether the event came. Only between `enter` and `leave`."""
         loop = asyncio.get_running_loop()
         timer = None
         if deadline is not None:
             left = (deadline - self.world.clock.now()).total_seconds()
             timer = loop.call_later(max(0.0, left), _ring, event)
-        self.waits[step_id] = Wait(what, deadline)
+        self.waits[step_id] = Wait(what, deadline, person)
         self.in_flight -= 1
         self._settle()
         try:
@@ -359,6 +371,54 @@ class Flow:
             self.idle_since = None
         self.check()
         return came
+
+    @property
+    def needs_person(self) -> bool:
+        """True when nothing goes on until a person acts (or a deadline comes)."""
+        return self.in_flight == 0 and bool(self.waits) and all(wait.person for wait in self.waits.values())
+
+    async def consult(self, step_id: str, reason: Reason, record: Record) -> Mail | None:
+        """Wait for a person's word on a step. None: `reason.until` came first. Only between `enter` and `leave`.
+
+        Args:
+            step_id: the step.
+            reason: why the task waits; stays in its row until a command takes it away.
+            record: what is told when it begins to wait (not when it goes on waiting).
+        """
+        letters = self.history.letters
+        if not letters[step_id] and not self.stands(reason):
+            self.standing = (*self.standing, reason)
+            record.state = State(
+                reasons=codec.encode(list(self.standing)),
+                waiting_for=f"a person: {reason.reason}",
+                wait_until=reason.until,
+            )
+            self.write(record)
+        until = next((r.until for r in self.standing if _same(r, reason)), reason.until)
+        while not letters[step_id]:
+            event = self._letter_waiters[step_id] = asyncio.get_running_loop().create_future()
+            what = f"a person: {reason.reason}"
+            if not await self.wait(step_id, what, until, event, person=True) and not letters[step_id]:
+                return None
+        return letters[step_id].popleft()
+
+    def stands(self, reason: Reason) -> bool:
+        """True when the task's row says already that it waits for this."""
+        return any(_same(standing, reason) for standing in self.standing)
+
+    def withdraw(self, step_id: str) -> State | None:
+        """Take the reasons of a step away; the state to write with what ended them."""
+        left = tuple(reason for reason in self.standing if reason.step_id != step_id)
+        if left == self.standing:
+            return None
+        self.standing = left
+        return State(reasons=codec.encode(list(left)))
+
+    def lettered(self, step_id: str) -> None:
+        """A letter about a step was put into the history."""
+        waiter = self._letter_waiters.pop(step_id, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(True)
 
     def signal_waiter(self, name: str) -> "asyncio.Future[bool]":
         """A future that ends when mail for this signal is there."""
@@ -399,6 +459,10 @@ class Flow:
     def next_deadline(self) -> datetime | None:
         """The least time at which a wait ends by itself."""
         return min((w.deadline for w in self.waits.values() if w.deadline is not None), default=None)
+
+
+def _same(one: Reason, other: Reason) -> bool:
+    return (one.reason, one.step_id) == (other.reason, other.step_id)
 
 
 def _ring(event: "asyncio.Future[bool]") -> None:

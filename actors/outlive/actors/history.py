@@ -31,7 +31,7 @@ def call_text(name: str, arguments: bytes, order: Sequence[str] = ()) -> str:
 class History:
     """The current run's facts, ledger and untaken mail."""
 
-    __slots__ = ("_attempts", "begun", "child_ends", "done", "operations", "signals", "waits")
+    __slots__ = ("_attempts", "begun", "child_ends", "done", "letters", "operations", "signals", "waits")
 
     def __init__(self, claimed: Claimed) -> None:
         """Sort what was loaded."""
@@ -44,20 +44,34 @@ class History:
         self._attempts: dict[str, StoredAttempt] = {}
         self.signals: defaultdict[str, deque[Mail]] = defaultdict(deque)
         self.child_ends: dict[str, Mail] = {}
+        self.letters: defaultdict[str, deque[Mail]] = defaultdict(deque)  # a person's word on a step, by step id
         self._sort(claimed.facts)
         for attempt in claimed.attempts:
             self._attempts[attempt.step_id] = attempt  # in order: the last one stays
 
     def _sort(self, facts: Iterable[StoredFact]) -> None:
         for fact in facts:
-            if fact.status in DONE:
+            if fact.status == "unknown" and fact.body is None:
+                self.begun[fact.step_id] = fact  # an attempt's outcome; the step goes on
+            elif fact.status in DONE:
                 self.done[fact.step_id] = fact
                 self.waits.pop(fact.step_id, None)
                 self.begun.pop(fact.step_id, None)
             elif fact.status == "waiting":
                 self.waits[fact.step_id] = fact
+                self.done.pop(fact.step_id, None)  # a person has it tried again
             elif fact.status == "started":
                 self.begun[fact.step_id] = fact
+
+    def replace(self, fact: StoredFact) -> None:
+        """Put a newer fact of a step in the place of what is stored."""
+        for stored in (self.done, self.waits, self.begun):
+            stored.pop(fact.step_id, None)
+        self._sort((fact,))
+
+    def known(self, step_id: str) -> StoredFact | None:
+        """What is stored of a step, ended or not: its name and digest tell what it was called with."""
+        return self.done.get(step_id) or self.waits.get(step_id) or self.begun.get(step_id)
 
     @property
     def kept(self) -> int:

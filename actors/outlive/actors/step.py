@@ -6,9 +6,10 @@ afterwards outcome, result, checkpoint and progress become durable together. A r
 
 import asyncio
 import contextlib
-from collections.abc import Generator, Sequence
+import functools
+from collections.abc import Callable, Generator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from outlive.actors import context
 from outlive.actors.flow import Flow, Stopped
@@ -24,13 +25,8 @@ from outlive.protocol.task import Failure, Reason, ReasonCode
 from outlive.protocol.tools import AnyTool, Operation
 
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 _Phase = Literal["", "intended", "called"]
-_AFTER_ERROR: Final = {
-    ErrorClass.TIMEOUT: "unknown",
-    ErrorClass.UNAVAILABLE: "unknown",
-    ErrorClass.BUG: "unknown",  # it may have been raised after the request had left
-    ErrorClass.NOT_STORABLE: "succeeded",
-}
 MESSAGE_LENGTH: Final = 20_000
 """Characters of an error's message that are stored."""
 
@@ -54,6 +50,34 @@ def failure_of(error: BaseException, step_id: str | None = None) -> Failure:
         message = f"(its message cannot be shown: {type(error).__name__}.__str__ fails)"
     message = printable(message)[:MESSAGE_LENGTH]
     return Failure(type=type(error).__name__, message=message, error_class=str(classify(error)), step_id=step_id)
+
+
+class Runnable(Protocol):
+    """A function of a user: a tool, its reconciler, its preview."""
+
+    @property
+    def fn(self) -> Callable[..., Any]:
+        """As written."""
+        ...
+
+    @property
+    def is_async(self) -> bool:
+        """True when it returns an awaitable."""
+        ...
+
+    @property
+    def takes_operation(self) -> bool:
+        """True when it wants an `Operation` first."""
+        ...
+
+
+class Known(Protocol[R_co]):
+    """A result that is known without a call."""
+
+    @property
+    def value(self) -> R_co:
+        """The result."""
+        ...
 
 
 class ToolStep(Generic[R]):
@@ -109,7 +133,7 @@ class ToolStep(Generic[R]):
         try:
             return await self._attempts()
         except asyncio.CancelledError as error:
-            self._interrupted(error)
+            self.interrupted(error)
             raise
         finally:
             flow.leave(self.step_id)
@@ -121,8 +145,8 @@ class ToolStep(Generic[R]):
         while True:
             self.attempt += 1
             self._began = self.flow.world.clock.now()
-            if not self.tool.read_only:
-                await self._intend()
+            if (found := await self.before()) is not None:
+                return found.value
             self._phase = "called"
             try:
                 started = asyncio.get_running_loop().time()
@@ -131,14 +155,14 @@ class ToolStep(Generic[R]):
                 if isinstance(error, asyncio.CancelledError) and _cancelled():
                     raise
                 self._phase = ""
-                await self._retry_or_fail(error)
+                await self.retry_or_fail(error)
             else:
                 self._phase = ""
                 took = int((asyncio.get_running_loop().time() - started) * 1e6)
                 await self._complete(body, took)
                 return value  # type: ignore[no-any-return]  # packed by the tool's declared type
 
-    async def _retry_or_fail(self, error: BaseException) -> None:
+    async def retry_or_fail(self, error: BaseException) -> None:
         """Wait for the next attempt. Raises what ends the step: `StepFailed`, or a pause for a person."""
         pause = wait_before_retry(self.tool, error, self.attempt, self.flow.world.random)
         if pause is not None:
@@ -148,85 +172,43 @@ class ToolStep(Generic[R]):
         else:
             raise self._fail(error) from error
 
-    # --- before the effect
-
-    async def _intend(self) -> None:
-        """Make the operation durable as started. An attempt that was lost with its worker counts."""
-        flow = self.flow
-        lost: list[AttemptRow] = []
-        before = flow.history.operations.pop((self.step_id, OPERATION), None)
-        if before is not None and before.status in {"started", "unknown"}:
-            self.attempt = max(self.attempt, before.attempt + 1)
-            self._within_key_ttl(before.started_at)
-            if before.status == "started":
-                lost.append(
-                    AttemptRow(
-                        self.step_id, OPERATION, before.attempt, before.worker, before.started_at, None,
-                        ErrorClass.TIMEOUT, "its worker ended before the outcome was recorded",
-                    )
-                )  # fmt: skip
-        row = self._row("started", arguments=self.encoded)
-        self._phase = "intended"
-        self._settle("started")
-        await flow.commit(Record(operations=(row,), attempts=lost, current_step=self.step_id, point="intent"))
-        await self._covered()
-        if flow.stopping:
-            self.flow.write(self._not_started("the task was stopped first"))
-            flow.check()
-
-    async def _covered(self) -> None:
-        """Begin no effect on a lease that has run out: wait for the next heartbeat."""
-        while self.flow.world.heartbeat.covered <= 0 and not self.flow.stopping:  # noqa: ASYNC110  # rare: a beat is late
-            await asyncio.sleep(0.05)
-
-    def _within_key_ttl(self, since: datetime) -> None:
-        ttl = self.tool.key_ttl
-        if ttl is None or (self.flow.world.clock.now() - since).total_seconds() < ttl:
-            return
-        task_id = self.flow.claim.task_id
-        raise self.flow.suspend(
-            Reason(
-                reason=ReasonCode.OUTCOME_UNKNOWN, since=self.flow.world.clock.now(), do=f"outlive cancel {task_id}",
-                step_id=self.step_id, operation_id=OPERATION,
-                message=f"{self.tool.name} may or may not have happened, and the remote has forgotten its key "
-                f"(kept for {ttl:g} s): it is not sent again by itself.",
-            )
-        )  # fmt: skip
-
-    def _not_started(self, why: str) -> Record:
-        self._settle("failed")
-        return Record(
-            operations=(self._row("failed", ended=self.flow.world.clock.now()),),
-            attempts=(self._attempted(ErrorClass.NOT_SENT, f"not started: {why}"),),
-        )
+    async def before(self) -> "Known[R] | None":
+        """Make durable what must be known before the call: nothing for a read-only one. Gives a result that is known."""
+        return None
 
     # --- the call
 
     async def _invoke(self) -> Any:
         tool, loop = self.tool, asyncio.get_running_loop()
-        arguments = self._operation() if tool.takes_operation else ()
         telling = loop.call_later(self.flow.world.settings.started_after, self._tell_started)
         if failpoints.armed and not tool.read_only:
             await failpoints.hit("effect.before")
-        outside = context.current.set(None)  # what a tool calls is its own business
         try:
-            async with asyncio.timeout(tool.timeout):
-                if tool.is_async:
-                    result = await tool.fn(*arguments, **self.bound)
-                else:
-                    result = await self.flow.world.threads.call(tool.fn, *arguments, **self.bound)
+            result = await self.run(tool, self._operation())
         finally:
-            context.current.reset(outside)
             telling.cancel()
         if failpoints.armed and not tool.read_only:
             await failpoints.hit("effect.after")
         return result
 
-    def _operation(self) -> tuple[Operation]:
+    async def run(self, what: Runnable, operation: Operation) -> Any:
+        """Run a function of the tool (itself, its reconciler or preview) with these arguments, within its timeout."""
+        arguments = (operation,) if what.takes_operation else ()
+        outside = context.current.set(None)  # what a tool calls is its own business
+        try:
+            async with asyncio.timeout(self.tool.timeout):
+                if what.is_async:
+                    return await what.fn(*arguments, **self.bound)
+                call = functools.partial(what.fn, *arguments, **self.bound)
+                return await self.flow.world.threads.work(operation.key, call)
+        finally:
+            context.current.reset(outside)
+
+    def _operation(self) -> Operation:
         claim = self.flow.claim
         key = keys.operation_key(claim.tenant, claim.task_id, self.step_id, OPERATION)
         deadline = self.flow.world.clock.now() + timedelta(seconds=self.tool.timeout)
-        return (Operation(key=key, started_at=self._began, deadline=deadline, attempt=self.attempt),)
+        return Operation(key=key, started_at=self._began, deadline=deadline, attempt=self.attempt)
 
     def _tell_started(self) -> None:
         fact = self._fact("started", f"{self._title()} has begun")
@@ -243,9 +225,7 @@ class ToolStep(Generic[R]):
             facts=(self._fact("completed", self._title(), took=took, body=body),),
             steps=1, current_step=self.step_id, point="outcome",
         )  # fmt: skip
-        if not self.tool.read_only:
-            self._settle("succeeded")
-            record.operations = (self._row("succeeded", ended=flow.world.clock.now()),)
+        record.operations = self.succeeded()
         if self.tool.durable == "before_next":
             await flow.commit(record)
         else:
@@ -259,7 +239,7 @@ class ToolStep(Generic[R]):
         self.flow.write(
             Record(
                 facts=(self._fact("failed", message, body=codec.encode(failure)),), steps=1,
-                operations=self._after_error(error), attempts=(self._attempted(classify(error), failure.message),),
+                operations=self.after_error(error), attempts=(self._attempted(classify(error), failure.message),),
                 current_step=self.step_id, point="outcome",
             )
         )  # fmt: skip
@@ -270,7 +250,7 @@ class ToolStep(Generic[R]):
         task_id = self.flow.claim.task_id
         self.flow.write(
             Record(
-                operations=self._after_error(error),
+                operations=self.after_error(error),
                 attempts=(self._attempted(classify(error), failure_of(error).message),), current_step=self.step_id,
             )
         )  # fmt: skip
@@ -282,17 +262,13 @@ class ToolStep(Generic[R]):
             )
         )  # fmt: skip
 
-    def _after_error(self, error: BaseException) -> Sequence[OperationRow]:
-        """What the ledger says of an effect whose attempt raised this."""
-        if self.tool.read_only:
-            return ()
-        status = _AFTER_ERROR.get(classify(error), "failed")
-        self._settle(status)
-        return (self._row(status, ended=self.flow.world.clock.now()),)
+    def succeeded(self) -> Sequence[OperationRow]:
+        """What the ledger says after a call that returned: nothing of a read-only one."""
+        return ()
 
-    def _settle(self, status: str) -> None:
-        """Remember what an end of the task will say of this effect."""
-        self.flow.effects[self.step_id] = (self.tool.name, status)
+    def after_error(self, error: BaseException) -> Sequence[OperationRow]:  # noqa: ARG002  # an effect looks at it
+        """What the ledger says after a call that raised: nothing of a read-only one."""
+        return ()
 
     async def _retry_later(self, error: BaseException, pause: float) -> None:
         now = self.flow.world.clock.now()
@@ -304,7 +280,7 @@ class ToolStep(Generic[R]):
         )[:500]
         self.flow.write(
             Record(
-                facts=(self._fact("waiting", message, wait_until=until),), operations=self._after_error(error),
+                facts=(self._fact("waiting", message, wait_until=until),), operations=self.after_error(error),
                 attempts=(self._attempted(classify(error), failure.message, until),), current_step=self.step_id,
                 state=State(waiting_for=f"{self.tool.name}, attempt {self.attempt + 1}", wait_until=until),
             )
@@ -315,23 +291,18 @@ class ToolStep(Generic[R]):
         event: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         await self.flow.wait(self.step_id, self.tool.name, until, event)
 
-    def _interrupted(self, error: asyncio.CancelledError) -> None:
+    def interrupted(self, error: asyncio.CancelledError) -> None:
         """The step was cancelled: by the function's own timeout, or by an end of the task that did not wait for it."""
-        mine = self.flow.gave_up(error)
-        lost = self._phase == "called" and not self.tool.read_only
-        if not mine and not (lost and self.flow.stop in {"pause", "cancel", "ended"}):
-            return  # it runs again; an intent without an outcome is found by the next owner
+        if not self.flow.gave_up(error):
+            return  # it runs again
         failure = given_up(self.step_id, self._title())
-        reason = failure.message if mine else f"{self._title()} was given up in flight: the task was stopped"
-        record = self._not_started(reason) if self._phase == "intended" else Record()
-        if lost:
-            self._settle("unknown")
-            record.operations = (self._row("unknown", ended=self.flow.world.clock.now()),)
-        if self._phase == "called":
-            record.attempts = (self._attempted(ErrorClass.TIMEOUT, reason),)
-        record.facts = (self._fact("unknown", reason, body=codec.encode(failure)),)
-        record.steps, record.current_step = 1, self.step_id
-        self.flow.write(record)
+        attempts = (self._attempted(ErrorClass.TIMEOUT, failure.message),) if self._phase == "called" else ()
+        self.flow.write(
+            Record(
+                facts=(self._fact("unknown", failure.message, body=codec.encode(failure)),), attempts=attempts, steps=1,
+                current_step=self.step_id,
+            )
+        )  # fmt: skip
 
     # --- rows
 

@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn, ParamSpec, TypeVar, overload
 
 import anyio
 
+from outlive.actors.effect import Effect
 from outlive.actors.flow import Branch, Flow, Stopped, branch
 from outlive.actors.step import ToolStep, printable
 from outlive.actors.waiting import Child, SignalWait, Sleep
@@ -88,7 +89,8 @@ class Task:
             TypeError: the arguments do not fit the tool.
             outlive.protocol.codec.NotStorable: an argument cannot be stored; names its path.
         """
-        return ToolStep[R](self._flow, self._flow.place(tool.step_id), tool, tool.bind(args, kwargs))
+        kind: type[ToolStep[R]] = ToolStep if tool.read_only else Effect
+        return kind(self._flow, self._flow.place(tool.step_id), tool, tool.bind(args, kwargs))
 
     def progress(self, message: str, *, done: int | None = None, total: int | None = None) -> Awaitable[None]:
         """Tell people how far the task is: a fact, numbered like all others, made once."""

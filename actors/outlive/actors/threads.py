@@ -5,6 +5,8 @@ its place here and is counted as abandoned.
 """
 
 import asyncio
+import collections
+import contextlib
 import contextvars
 import queue
 import threading
@@ -25,6 +27,7 @@ class Threads:
         self._idle = 0
         self._started = 0
         self.abandoned = 0
+        self._working: collections.Counter[str] = collections.Counter()
 
     async def call(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a function in a thread and return its result; waits while all threads are taken."""
@@ -39,6 +42,29 @@ class Threads:
             self._idle -= 1
         self._jobs.put((lambda: context.run(fn, *args, **kwargs), loop, future))
         return await future
+
+    async def work(self, key: str, fn: Callable[[], Any]) -> Any:
+        """Run a function in a thread under a name: `works_on` tells whether it still runs, whoever gave up on it."""
+        loop = asyncio.get_running_loop()
+
+        def run() -> Any:
+            try:
+                return fn()
+            finally:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
+                    loop.call_soon_threadsafe(self._ended, key)
+
+        self._working[key] += 1
+        return await self.call(run)
+
+    def works_on(self, key: str) -> bool:
+        """True while a thread runs (or waits to run) under this name."""
+        return self._working[key] > 0
+
+    def _ended(self, key: str) -> None:
+        self._working[key] -= 1
+        if not self._working[key]:
+            del self._working[key]
 
     def _start(self) -> None:
         self._started += 1

@@ -301,6 +301,12 @@ class Case:
             )
         self.status, self.reasons, self.cancelling = decision.status, decision.reasons, decision.cancelling
 
+    def _question_ends(self) -> datetime | None:
+        """When the first question to a person runs out; an operator's pause stops this clock as well."""
+        if self.status is not Status.PAUSED or any(r.reason is ReasonCode.OPERATOR for r in self.reasons):
+            return None
+        return min((reason.until for reason in self.reasons if reason.until is not None), default=None)
+
     @property
     def freed(self) -> bool:
         """True when it was in quarantine and is not any more."""
@@ -319,7 +325,7 @@ class Case:
             reasons=codec.encode(list(self.reasons)) if self.reasons != self._before[1] else None,
             cancelling=self.cancelling or None,
             leave="always",
-            due_at=self._due_at if waits else None,
+            due_at=self._due_at if waits else self._question_ends(),
             tell=self.status is Status.CANCELLED and self._before[0] is not Status.CANCELLED,
         )
         line = Line(self.claim, _unqueued)

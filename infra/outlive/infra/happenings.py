@@ -9,7 +9,16 @@ from datetime import datetime
 from outlive.infra.records import Claim, Fact
 from outlive.protocol import codec
 from outlive.protocol.answers import Code
-from outlive.protocol.events import CommandEvent, NoteEvent, ResumedEvent, StatusEvent, StepEvent, StepStatus
+from outlive.protocol.events import (
+    ApprovalEvent,
+    ApprovalStatus,
+    CommandEvent,
+    NoteEvent,
+    ResumedEvent,
+    StatusEvent,
+    StepEvent,
+    StepStatus,
+)
 from outlive.protocol.task import Reason, Status
 
 
@@ -68,6 +77,25 @@ def note(
         total=total,
     )  # fmt: skip
     return Fact(seq, "note", codec.encode(event), step_id, "note", "completed")
+
+
+def approval(
+    claim: Claim,
+    at: datetime,
+    step_id: str,
+    operation_id: str,
+    new: ApprovalStatus,
+    message: str,
+    *,
+    by: str | None = None,
+) -> Fact:
+    """An operation needs, has, or has lost a person's yes."""
+    seq = claim.number()
+    event = ApprovalEvent(
+        seq=seq, task_id=claim.task_id, tenant=claim.tenant, at=at, message=message,
+        operation_id=f"{step_id}:{operation_id}", status=new, by=by,
+    )  # fmt: skip
+    return Fact(seq, "approval", codec.encode(event), step_id, status=new)
 
 
 def command(

@@ -13,7 +13,7 @@ import msgspec
 from outlive.infra.pull import Message
 from outlive.protocol import codec, ids
 from outlive.protocol.answers import Code
-from outlive.protocol.commands import VERBS, AnyCommand, Signal, Submit
+from outlive.protocol.commands import VERBS, AnyCommand, Submit, letter_name
 from outlive.protocol.subjects import CommandSubject, Subjects
 
 UNKNOWN_TENANT: Final = "_"
@@ -165,7 +165,7 @@ def _checked(
         return replace(found, refusal=(Code.INVALID, str(error).replace("`raw`", "`float`")))
     if isinstance(command, Submit):
         return replace(found, by=by, submission=_submission(command, value, message.body))
-    return replace(found, by=by, name=command.name if isinstance(command, Signal) else None)
+    return replace(found, by=by, name=letter_name(command))
 
 
 def _by(place: CommandSubject, value: dict[str, Any]) -> str | None:

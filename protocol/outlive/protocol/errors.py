@@ -37,9 +37,16 @@ class Unavailable(ToolError):
     """The remote cannot serve anybody now: tried again with growing pauses, a bounded number of times.
 
     Causes: HTTP 502 to 504, a connection that was reset before an answer. An effect may have happened all the same.
+
+    Attributes:
+        retry_after: seconds that the remote asked for; None leaves it to the backoff.
     """
 
     error_class = ErrorClass.UNAVAILABLE
+
+    def __init__(self, message: str = "unavailable", *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after: Final = retry_after
 
 
 class NotSent(ToolError):

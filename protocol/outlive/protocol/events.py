@@ -18,6 +18,9 @@ SEQ_HEADER: Final = "Outlive-Seq"
 StepStatus: TypeAlias = Literal["started", "completed", "waiting", "failed", "unknown", "skipped"]
 
 
+ApprovalStatus: TypeAlias = Literal["asked", "given", "refused", "expired", "used"]
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
     """What every event carries: number, task, tenant, time (database's clock) and a sentence."""
 
@@ -59,7 +62,7 @@ class ApprovalEvent(Event, frozen=True, kw_only=True, omit_defaults=True, tag="a
     """An operation needs, has, or has lost a person's yes."""
 
     operation_id: str
-    status: Literal["asked", "given", "refused", "expired", "used"]
+    status: ApprovalStatus
     by: str | None = None
 
 

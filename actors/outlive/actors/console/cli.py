@@ -31,6 +31,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = MappingProxyType(
             "up": Entry("up:up", "Start everything for an app: servers and workers."),
             "run": Entry("run:run", "Run one task to its end, with all it needs."),
             "worker": Entry("worker:worker", "Run one worker for an app."),
+            "check": Entry("check:check", "Say of each tool what happens when its answer is lost."),
         },
         "Tasks": {
             "submit": Entry("submit:submit", "Submit a task."),
@@ -38,6 +39,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = MappingProxyType(
             "list": Entry("tasks:list_tasks", "List tasks, newest first."),
             "show": Entry("tasks:show", "Show all that is known of a task."),
             "why": Entry("tasks:why", "Say why a task is where it is, and what happens next."),
+            "receipt": Entry("receipt:receipt", "Show what a task did to the world."),
             "waiting": Entry("tasks:waiting", "List the tasks that wait for a person, with the command to type."),
         },
         "Steer": {
@@ -45,6 +47,11 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = MappingProxyType(
             "resume": Entry("steer:resume", "Take a pause back."),
             "cancel": Entry("steer:cancel", "Let a task start nothing more."),
             "signal": Entry("steer:signal", "Hand a value to a task that waits for it, now or later."),
+            "approve": Entry("answer:approve", "Say yes to an operation that waits for it."),
+            "reject": Entry("answer:reject", "Say no to an operation that waits for a yes."),
+            "resolve": Entry("answer:resolve", "Say what became of an effect whose answer was lost."),
+            "retry": Entry("answer:retry", "Let a failed task go on from its checkpoint."),
+            "skip": Entry("answer:skip", "Give a step that cannot go on its result."),
         },
         "Operate": {
             "health": Entry("operate:health", "Show living workers and what lags behind."),

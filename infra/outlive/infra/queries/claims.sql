@@ -9,7 +9,7 @@ with n as materialized (
 c as materialized (
   select tenant, task_id
     from task
-   where due_at <= (select outlive.clock()) and owner is null and kind = any($3) and status in ('queued', 'running')
+   where due_at <= (select outlive.clock()) and owner is null and kind = any($3) and status in ('queued', 'running', 'paused')
    order by priority desc, due_at
    limit (select least($2::bigint, case when due >= 400 then $2::bigint else greatest(1, (due + $4 - 1) / $4) end) from n)
      for no key update skip locked)
@@ -94,7 +94,7 @@ select k.i, 'a', a.operation_id, a.step_id, a.error_class, a.reason, null, a.att
 union all
 select k.i, 'm', y.verb, y.name, y.command_id, y.by, y.digest, y.pos, null, null, y.received_at, y.codec, y.body, null
   from k join inbox y on y.tenant = k.tenant and y.task_id = k.task_id and y.pos is not null
- where y.pos > k.applied or (y.verb in ('signal', 'child') and not y.taken)
+ where y.pos > k.applied or (not y.taken and y.verb in ('signal', 'child', 'approve', 'reject', 'resolve', 'retry', 'skip') and y.code = 'applied')
 union all
 select k.i, 'e', '', null, null, null, null, f.seq, null, null, null, 0::smallint, f.event, null
   from k join fact f on f.tenant = k.tenant and f.task_id = k.task_id and f.seq > k.published

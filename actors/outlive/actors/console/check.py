@@ -1,0 +1,44 @@
+"""``check``: what happens to each tool of an app when an answer is lost. Needs no servers."""
+
+import click
+from rich.text import Text
+
+from outlive.actors.console import apps, output
+from outlive.actors.console.options import Given, json_option, pass_given
+from outlive.protocol.paths import after_lost_answer, describe_path
+from outlive.protocol.tools import AnyTool
+
+
+@click.command()
+@click.argument("app", metavar="APP")
+@click.option("--strict", is_flag=True, help="Exit with 1 when a lost answer can only be settled by a person.")
+@json_option
+@pass_given
+def check(given: Given, app: str, strict: bool) -> int:
+    """Say of each tool what happens when its answer is lost.
+
+    APP is module:name (module alone means module:app), importable from the current folder.
+    """
+    tools = sorted(apps.load(app).tools.values(), key=lambda tool: tool.name)
+    unsettled = [tool for tool in tools if after_lost_answer(tool) == "person"]
+    if given.as_json:
+        output.emit({"ok": not unsettled, "tools": [_record(tool) for tool in tools]})
+    else:
+        for tool in tools:
+            output.console().print(_line(tool), soft_wrap=False)
+        if unsettled:
+            names = ", ".join(f"@{tool.name}.reconcile" for tool in unsettled)
+            output.say(f"\nSay how to find out whether it happened: {names}; or declare idempotent=True where it is true")
+        if not tools:
+            output.say("no tools")
+    return 1 if strict and unsettled else 0
+
+
+def _record(tool: AnyTool) -> dict[str, object]:
+    return {"tool": tool.name, "after_lost_answer": after_lost_answer(tool), "line": describe_path(tool)}
+
+
+def _line(tool: AnyTool) -> Text:
+    line = Text(describe_path(tool))
+    line.highlight_words(["WARNING"], "bold yellow")
+    return line

@@ -1,0 +1,429 @@
+"""A call that may touch the world: asked for, intended, made, and (when its answer is lost) found out about.
+
+    consent     where the tool wants one: a person's yes to exactly these arguments, used once
+    intend      the operation is durable as `started` before the tool runs
+    call        as for any step
+    find out    an attempt without an outcome is never repeated blindly: the remote that knows the key gets it again,
+                a tool with a reconciler asks the world, and where nobody can be asked a person decides
+
+What may follow a lost answer is one pure function of the declaration: `outlive.protocol.paths.after_lost_answer`.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, Generic, TypeVar
+
+from outlive.actors.flow import Flow
+from outlive.actors.history import OPERATION
+from outlive.actors.reactions import classify
+from outlive.actors.step import ToolStep, failure_of, given_up
+from outlive.infra import happenings
+from outlive.infra.claims import Mail
+from outlive.infra.clerk import read_command
+from outlive.infra.records import AnswerRow, AttemptRow, Fact, OperationRow, Record
+from outlive.protocol import backoff, codec, keys, paths
+from outlive.protocol.commands import Approve, Reject, Resolve
+from outlive.protocol.errors import StepFailed
+from outlive.protocol.operations import ErrorClass, Outcome
+from outlive.protocol.task import Failure, Reason, ReasonCode
+from outlive.protocol.tools import AnyTool, Operation
+
+R = TypeVar("R")
+MAYBE: Final = frozenset({ErrorClass.TIMEOUT, ErrorClass.UNAVAILABLE})
+"""Classes of errors after which the effect may have happened."""
+
+_AFTER_ERROR: Final = {
+    ErrorClass.TIMEOUT: "unknown",
+    ErrorClass.UNAVAILABLE: "unknown",
+    ErrorClass.BUG: "unknown",  # it may have been raised after the request had left
+    ErrorClass.NOT_STORABLE: "succeeded",
+}
+_UNDECIDED: Final = frozenset({"started", "unknown"})
+_STILL: Final = 0.1  # pause between looks at a thread that outlives its timeout
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[R]):
+    """The effect had happened, and this is its result."""
+
+    value: R
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An attempt without an outcome. `deadline` is the last moment at which it could still send."""
+
+    attempt: int
+    started_at: datetime
+    deadline: datetime
+    how: str
+
+
+class Effect(ToolStep[R]):
+    """A tool call that is not read-only."""
+
+    __slots__ = ("_letter", "_lost")
+
+    def __init__(self, flow: Flow, step_id: str, tool: AnyTool, bound: dict[str, Any]) -> None:
+        """See `ToolStep`."""
+        super().__init__(flow, step_id, tool, bound)
+        self._lost: Lost | None = None
+        self._letter: Mail | None = None  # the yes that the next intent uses up
+
+    async def before(self) -> Found[R] | None:
+        """Have a yes, and know what became of an earlier attempt, before the next one is intended."""
+        lost = self._lost or self._left_open()
+        if lost is None:
+            await self._consent()
+        else:
+            self.attempt = lost.attempt  # until it is known that there will be another one
+            if (found := await self._find_out(lost)) is not None:
+                return found
+            self.attempt = lost.attempt + 1
+        self._lost = None
+        await self._intend()
+        return None
+
+    def _left_open(self) -> Lost | None:
+        """Look for an attempt that began in another incarnation, and record that it was lost with its worker."""
+        before = self.flow.history.operations.pop((self.step_id, OPERATION), None)
+        if before is None or before.status not in _UNDECIDED:
+            return None
+        deadline = before.started_at + timedelta(seconds=self.tool.timeout)
+        if before.status == "started":
+            row = AttemptRow(
+                self.step_id, OPERATION, before.attempt, before.worker, before.started_at, None, ErrorClass.TIMEOUT,
+                "its worker ended before the outcome was recorded",
+            )  # fmt: skip
+            self.attempt = before.attempt
+            self._began = before.started_at
+            how = "its worker ended before the outcome was recorded"
+            self._record_unknown((row,), f"{self._title()}: unknown whether it happened, {how}")
+            return Lost(before.attempt, before.started_at, deadline, how)
+        return Lost(before.attempt, before.started_at, deadline, "its answer was lost")
+
+    # --- consent
+
+    async def _consent(self) -> None:
+        """Wait for a person's yes where the tool wants one. Raises `StepFailed` for a no, also by silence."""
+        if not self._wants_consent():
+            return
+        asked_at = self.flow.world.clock.now()
+        until = asked_at + timedelta(seconds=self.tool.approval_ttl)
+        record = Record(facts=(), operations=(self._row("awaiting_approval", arguments=self.encoded),))
+        reason = self._reason(ReasonCode.APPROVAL, f"outlive approve {self._named}", await self._preview(), until)
+        record.facts = (self._approval("asked", reason.message),) if not self.flow.stands(reason) else ()
+        while True:
+            letter = await self.flow.consult(self.step_id, reason, record)
+            if letter is None:
+                raise self._refused(None, "expired", f"nobody said yes to {self._title()} in time")
+            command = read_command(letter)
+            if isinstance(command, Reject):
+                why = f": {command.reason}" if command.reason else ""
+                raise self._refused(letter, "refused", f"{self._title()} was refused by {letter.by or 'a person'}{why}")
+            if isinstance(command, Approve):  # its digest was checked against the reason's when it was applied
+                self._letter = letter
+                return
+            record = self._passed_over(letter, "it says neither yes nor no")
+
+    def _wants_consent(self) -> bool:
+        wanted = self.tool.requires_approval
+        return bool(wanted(**self.bound)) if callable(wanted) else wanted
+
+    async def _preview(self) -> str:
+        shown = f"{self._show()} waits for your yes"
+        if self.tool.preparer is None:
+            return shown
+        try:
+            return f"{shown}: {await self.run(self.tool.preparer, self._operation())}"[:2000]
+        except Exception as error:  # noqa: BLE001  # a preview may fail in any way; the question stands all the same
+            return f"{shown} (no preview: {failure_of(error).message})"[:2000]
+
+    def _refused(self, letter: Mail | None, status: str, message: str) -> StepFailed:
+        kind = "ApprovalExpired" if letter is None else "Rejected"
+        failure = Failure(type=kind, message=message, error_class="rejected", step_id=self.step_id)
+        self._settle("failed")
+        self.flow.write(
+            Record(
+                facts=(
+                    self._approval(status, message, letter),
+                    self._fact("failed", message[:500], body=codec.encode(failure), **_pos(letter)),
+                ),
+                operations=(self._row("failed", ended=self.flow.world.clock.now()),), answers=_taken(letter), steps=1,
+                current_step=self.step_id, state=self.flow.withdraw(self.step_id), point="outcome",
+            )
+        )  # fmt: skip
+        return StepFailed(failure)
+
+    # --- intent
+
+    async def _intend(self) -> None:
+        """Make the operation durable as started; the yes it rests on is used up in the same transaction."""
+        flow, letter = self.flow, self._letter
+        facts: tuple[Fact, ...] = ()
+        if letter is not None:
+            by = letter.by or "a person"
+            facts = (
+                self._approval("given", f"{by} said yes to {self._title()}", letter),
+                self._approval("used", f"The yes of {by} is used for {self._title()}", letter),
+            )
+        self._began = flow.world.clock.now()
+        row = self._row("started", arguments=self.encoded)
+        self._phase = "intended"
+        self._settle("started")
+        record = Record(
+            facts=facts, operations=(row,), answers=_taken(letter), current_step=self.step_id, point="intent"
+        )
+        await flow.commit(record)
+        self._letter = None
+        await self._covered()
+        if flow.stopping:
+            flow.write(self._not_started("the task was stopped first"))
+            flow.check()
+
+    async def _covered(self) -> None:
+        """Begin no effect on a lease that has run out: wait for the next heartbeat."""
+        while self.flow.world.heartbeat.covered <= 0 and not self.flow.stopping:  # noqa: ASYNC110  # rare: a beat is late
+            await asyncio.sleep(0.05)
+
+    def _not_started(self, why: str) -> Record:
+        self._settle("failed")
+        return Record(
+            operations=(self._row("failed", ended=self.flow.world.clock.now()),),
+            attempts=(self._attempted(ErrorClass.NOT_SENT, f"not started: {why}"),),
+        )
+
+    # --- after an error
+
+    async def retry_or_fail(self, error: BaseException) -> None:
+        """As for any step; where the effect may have happened and may not be repeated, it is found out first."""
+        if self.tool.idempotent or classify(error) not in MAYBE:
+            await super().retry_or_fail(error)
+            return
+        failure = failure_of(error)
+        attempt = self._attempted(classify(error), failure.message)
+        self._record_unknown((attempt,), f"{self._title()}: unknown whether it happened ({failure.message})"[:500])
+        deadline = self._began + timedelta(seconds=self.tool.timeout)
+        self._lost = Lost(self.attempt, self._began, deadline, failure.message)
+
+    def succeeded(self) -> tuple[OperationRow, ...]:
+        """What the ledger says of an effect that returned."""
+        self._settle("succeeded")
+        return (self._row("succeeded", ended=self.flow.world.clock.now()),)
+
+    def after_error(self, error: BaseException) -> tuple[OperationRow, ...]:
+        """What the ledger says of an effect whose attempt raised this."""
+        status = _AFTER_ERROR.get(classify(error), "failed")
+        self._settle(status)
+        return (self._row(status, ended=self.flow.world.clock.now()),)
+
+    def interrupted(self, error: asyncio.CancelledError) -> None:
+        """An effect that was given up in flight may happen all the same; an intent without a call did not."""
+        mine = self.flow.gave_up(error)
+        called = self._phase == "called"
+        if not mine and not (called and self.flow.stop in {"pause", "cancel", "ended"}):
+            return  # it runs again; an intent without an outcome is found by the next owner
+        failure = given_up(self.step_id, self._title())
+        reason = failure.message if mine else f"{self._title()} was given up in flight: the task was stopped"
+        record = self._not_started(reason) if self._phase == "intended" else Record()
+        if called:
+            self._settle("unknown")
+            record.operations = (self._row("unknown", ended=self.flow.world.clock.now()),)
+            record.attempts = (self._attempted(ErrorClass.TIMEOUT, reason),)
+        record.facts = (self._fact("unknown", reason, body=codec.encode(failure)),)
+        record.steps, record.current_step = 1, self.step_id
+        self.flow.write(record)
+
+    def _settle(self, status: str) -> None:
+        """Remember what an end of the task will say of this effect."""
+        self.flow.effects[self.step_id] = (self.tool.name, status)
+
+    def _record_unknown(self, attempts: tuple[AttemptRow, ...], message: str) -> None:
+        self._settle("unknown")
+        self.flow.write(
+            Record(
+                facts=(self._fact("unknown", message),), attempts=attempts, current_step=self.step_id,
+                operations=(self._row("unknown", ended=self.flow.world.clock.now()),),
+            )
+        )  # fmt: skip
+
+    # --- finding out
+
+    async def _find_out(self, lost: Lost) -> Found[R] | None:
+        """Learn what became of a lost attempt. None: it is known not to have happened, or may be sent again."""
+        sent_for = (self.flow.world.clock.now() - lost.started_at).total_seconds()
+        match paths.after_lost_answer(self.tool, sent_for=sent_for):
+            case "send_again":
+                return None
+            case "ask":
+                return await self._ask_the_world(lost)
+            case "person":
+                forgotten = "the remote has forgotten its key by now" if self.tool.idempotent else "it has no reconcile"
+                return await self._ask_a_person(lost, forgotten)
+
+    async def _ask_the_world(self, lost: Lost) -> Found[R] | None:
+        asked = 0
+        while True:
+            await self._still()
+            began = self.flow.world.clock.now()
+            outcome = await self._reconcile(lost)
+            asked += 1
+            match outcome.verdict:
+                case "happened":
+                    return self._had_happened(outcome.result, f"asked {self._reconciler}: it had happened", None)
+                case "happened_result_lost":
+                    return await self._ask_a_person(
+                        lost, f"{self._reconciler} says that it happened, its result is lost"
+                    )
+                case "refused":
+                    raise self._ended(f"refused: {outcome.reason}", "Refused", None)
+                case "did_not_happen" if self.tool.settle is None:
+                    return await self._ask_a_person(
+                        lost, f"{self._reconciler} finds nothing, and no settle time says from when on that counts"
+                    )
+                case "did_not_happen" if began >= (sure := lost.deadline + timedelta(seconds=self.tool.settle or 0)):
+                    self._tell(f"{self._title()}: asked {self._reconciler}, it did not happen. Sent again.")
+                    return None
+                case "did_not_happen":
+                    await self._wait_and_tell(sure, "finds nothing so far")
+                case _ if asked >= self.tool.retries.max_attempts:
+                    return await self._ask_a_person(lost, f"{self._reconciler} cannot tell: {outcome.reason}")
+                case _:
+                    policy = self.tool.retries
+                    pause = backoff.delay(asked, base=policy.base, cap=policy.cap, random=self.flow.world.random)
+                    await self._wait_and_tell(began + timedelta(seconds=pause), f"cannot tell: {outcome.reason}")
+
+    async def _still(self) -> None:
+        """Believe nobody while a thread of ours outlives its timeout: it may still send."""
+        while self.flow.world.threads.works_on(self._key):
+            now = self.flow.world.clock.now()
+            await self._wait(now + timedelta(seconds=_STILL))
+
+    async def _reconcile(self, lost: Lost) -> Outcome[Any]:
+        assert self.tool.reconciler is not None
+        operation = Operation(key=self._key, started_at=lost.started_at, deadline=lost.deadline, attempt=lost.attempt)
+        try:
+            outcome: Outcome[Any] = await self.run(self.tool.reconciler, operation)
+        except Exception as error:  # noqa: BLE001  # whatever it is: the world could not be asked
+            return Outcome.unknown(failure_of(error).message)
+        if outcome.matches > 1:
+            self._tell(
+                f"{self._title()}: {self._reconciler} finds it {outcome.matches} times: it happened more than once"
+            )
+        return outcome
+
+    async def _wait_and_tell(self, until: datetime, message: str) -> None:
+        self._tell(
+            f"{self._title()}: {self._reconciler} {message}. Asked again at {until:%H:%M:%S}.", "waiting",
+            wait_until=until,
+        )  # fmt: skip
+        await self._wait(until)
+
+    async def _ask_a_person(self, lost: Lost, why: str) -> Found[R] | None:
+        message = (
+            f"{self.tool.name} may or may not have happened ({lost.how}, attempt {lost.attempt}), and {why}. "
+            f"Look outside, then: outlive resolve {self._named} ..."
+        )
+        reason = self._reason(ReasonCode.OUTCOME_UNKNOWN, f"outlive resolve {self._named}", message, None)
+        record = Record(facts=(self._fact("unknown", message[:500]),))
+        while True:
+            letter = await self.flow.consult(self.step_id, reason, record)
+            command = read_command(letter) if letter is not None else None
+            if letter is None or not isinstance(command, Resolve):
+                record = self._passed_over(letter, "it does not say what became of the effect")
+                continue
+            try:
+                return self._resolved(command, letter)
+            except codec.NotStorable as error:
+                record = self._passed_over(letter, f"its result does not fit: {error}")
+
+    def _resolved(self, command: Resolve, letter: Mail) -> Found[R] | None:
+        """Act on a person's word. Raises `StepFailed` where it ends the step."""
+        by = letter.by or "a person"
+        match command.verdict:
+            case "happened":
+                value = codec.unpack(codec.encode(command.result), self.tool.result_type)
+                return self._had_happened(value, f"{by} says that it had happened", letter)
+            case "happened_result_lost":
+                raise self._ended(f"it happened, says {by}; its result is lost", "ResultLost", letter, "succeeded")
+            case "did_not_happen":
+                self._tell(f"{self._title()}: {by} says that it did not happen. Sent again.", letter=letter)
+                return None
+            case _:
+                raise self._ended(f"given up by {by}", "GivenUp", letter, "unknown")
+
+    # --- ends without a call
+
+    def _had_happened(self, value: Any, how: str, letter: Mail | None) -> Found[R]:
+        body, value = codec.pack(value, self.tool.result_type)
+        self._settle("succeeded")
+        message = f"{self._title()}: {how}. Not sent again."[:500]
+        self.flow.write(
+            Record(
+                facts=(self._fact("completed", message, body=body, **_pos(letter)),), answers=_taken(letter), steps=1,
+                operations=(self._row("succeeded", ended=self.flow.world.clock.now()),), current_step=self.step_id,
+                point="outcome",
+            )
+        )  # fmt: skip
+        return Found(value)
+
+    def _ended(self, message: str, kind: str, letter: Mail | None, status: str = "failed") -> StepFailed:
+        failure = Failure(
+            type=kind, message=f"{self._title()}: {message}", error_class=kind.lower(), step_id=self.step_id
+        )
+        self._settle(status)
+        self.flow.write(
+            Record(
+                facts=(self._fact("failed", failure.message[:500], body=codec.encode(failure), **_pos(letter)),),
+                operations=(self._row(status, ended=self.flow.world.clock.now()),), answers=_taken(letter), steps=1,
+                current_step=self.step_id, point="outcome",
+            )
+        )  # fmt: skip
+        return StepFailed(failure)
+
+    def _passed_over(self, letter: Mail | None, why: str) -> Record:
+        """A letter that cannot be used: told and taken; the question is asked again."""
+        message = f"{self._title()}: an answer was passed over: {why}"
+        return Record(facts=(self._fact("unknown", message[:500], **_pos(letter)),), answers=_taken(letter))
+
+    def _tell(self, message: str, status: str = "unknown", *, letter: Mail | None = None, **more: Any) -> None:
+        self.flow.write(
+            Record(facts=(self._fact(status, message[:500], **more, **_pos(letter)),), answers=_taken(letter))
+        )
+
+    # --- words and rows
+
+    @property
+    def _key(self) -> str:
+        claim = self.flow.claim
+        return keys.operation_key(claim.tenant, claim.task_id, self.step_id, OPERATION)
+
+    @property
+    def _named(self) -> str:
+        return f"{self.flow.claim.task_id} {self.step_id}"
+
+    @property
+    def _reconciler(self) -> str:
+        fn = self.tool.reconciler
+        return fn.name if fn is not None else ""
+
+    def _reason(self, code: ReasonCode, do: str, message: str, until: datetime | None) -> Reason:
+        return Reason(
+            reason=code, since=self.flow.world.clock.now(), do=do, message=message, step_id=self.step_id,
+            operation_id=OPERATION, until=until, digest=self.digest.hex(),
+        )  # fmt: skip
+
+    def _approval(self, status: Any, message: str, letter: Mail | None = None) -> Fact:
+        by = letter.by if letter is not None else None
+        return happenings.approval(
+            self.flow.claim, self.flow.world.clock.now(), self.step_id, OPERATION, status, message, by=by
+        )
+
+
+def _taken(letter: Mail | None) -> tuple[AnswerRow, ...]:
+    return (AnswerRow(letter.pos, taken=True),) if letter is not None else ()
+
+
+def _pos(letter: Mail | None) -> dict[str, int]:
+    return {"inbox_pos": letter.pos} if letter is not None else {}

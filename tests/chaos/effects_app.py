@@ -1,0 +1,95 @@
+"""Kinds whose tools touch the world in each way that can be declared; the fake service honours no key here."""
+
+import functools
+import os
+
+import httpx
+
+from outlive.actors import App, Operation, Outcome, Task
+from outlive.actors.testing.fake_service import URL_VARIABLE, FakeClient
+from outlive.protocol.errors import OutcomeUnknown, StepFailed
+
+app = App("effects")
+SETTLE = float(os.environ.get("EFFECTS_SETTLE", "1"))
+
+
+@functools.cache
+def _service() -> FakeClient:
+    return FakeClient(os.environ[URL_VARIABLE])
+
+
+def _send(name: str, key: str) -> int:
+    """One effect without the protection of keys; a cut connection is an unknown outcome."""
+    try:
+        return _service().effect(name, {"key": key}, key=key, keys=False)
+    except httpx.TransportError as error:
+        raise OutcomeUnknown(f"the answer was lost: {error!r}") from error
+
+
+def _found(op: Operation) -> Outcome[int]:
+    done = _service().effects(key=op.key)
+    return Outcome.happened(done[0].id, matches=len(done)) if done else Outcome.did_not_happen()
+
+
+@app.tool(timeout=3, settle=SETTLE)
+def open_ticket(op: Operation, title: str) -> int:
+    """The remote can be asked."""
+    return _send("open_ticket", op.key)
+
+
+@open_ticket.reconcile
+def find_ticket(op: Operation, title: str) -> Outcome[int]:
+    """Ask for the ticket of this operation."""
+    return _found(op)
+
+
+@app.tool(timeout=3)
+def charge_card(op: Operation, cents: int) -> int:
+    """The remote has no keys and cannot be asked."""
+    return _send("charge_card", op.key)
+
+
+@app.tool(timeout=3, settle=SETTLE, requires_approval=True, approval_ttl=float(os.environ.get("EFFECTS_TTL", "600")))
+def send_mail(op: Operation, to: str) -> int:
+    """Shown to a person first."""
+    return _send("send_mail", op.key)
+
+
+@send_mail.reconcile
+def find_mail(op: Operation, to: str) -> Outcome[int]:
+    """Ask for the mail of this operation."""
+    return _found(op)
+
+
+@send_mail.prepare
+def preview_mail(to: str) -> str:
+    """What would be sent."""
+    return f"one mail to {to}"
+
+
+@app.task
+async def ticket(task: Task) -> int:
+    """Open one ticket."""
+    return await task.call(open_ticket, "broken")
+
+
+@app.task
+async def charge(task: Task) -> int:
+    """Charge one card."""
+    return await task.call(charge_card, 1200)
+
+
+@app.task
+async def mail(task: Task) -> str:
+    """Send one mail after a yes; a no is no failure of the task."""
+    try:
+        return f"sent {await task.call(send_mail, 'you@example.com')}"
+    except StepFailed as error:
+        return error.failure.type
+
+
+@app.task
+async def two_mails(task: Task) -> int:
+    """Two questions at once."""
+    first, second = await task.gather(task.call(send_mail, "a@example.com"), task.call(send_mail, "b@example.com"))
+    return len({first, second})

@@ -1,0 +1,160 @@
+"""A lost answer: the world is asked where it can be, else a person; nothing is repeated blindly."""
+
+import pytest
+
+from outlive.actors.testing import FakeService, Server
+from outlive.infra.client import Client
+from outlive.protocol.commands import Approve, Reject, Resolve
+from outlive.protocol.errors import CommandRefused
+from outlive.protocol.task import Status
+from tests.chaos.harness import WorkerProcess, assert_progress_gapless, fetch, submit_many, until, wait_all_final
+
+APP = "tests.chaos.effects_app:app"
+KILLED = ["effect.before", "effect.after", "intent.after_commit", "outcome.before_commit", "outcome.after_commit"]
+PAUSED = "select count(*) = 1 from outlive.task where status = 'paused'"
+
+
+def worker(shared: Server, service: FakeService, failpoints: str = "", **environment: str) -> WorkerProcess:
+    short = {"OUTLIVE_LEASE": "3", "OUTLIVE_HEARTBEAT": "0.5", **environment}
+    return WorkerProcess(shared, APP, service=service, failpoints=failpoints, environment=short)
+
+
+async def test_lost_answer_with_reconcile_is_one_effect_and_no_second_call(
+    shared: Server, service: FakeService
+) -> None:
+    await service.behave("lose_answer", name="open_ticket")
+    async with worker(shared, service):
+        tasks = await submit_many(shared, "ticket", 1)
+        await wait_all_final(shared, tasks)
+        assert (await service.counts()).names == {"open_ticket": 1}
+        (operation,) = await fetch(shared, "select status, attempts from outlive.operation")
+        assert tuple(operation) == ("succeeded", 1)
+        await assert_progress_gapless(shared, tasks)
+
+
+async def test_lost_request_with_reconcile_is_sent_again_after_settle(shared: Server, service: FakeService) -> None:
+    await service.behave("drop", name="open_ticket")
+    async with worker(shared, service, EFFECTS_SETTLE="0.5"):
+        await wait_all_final(shared, await submit_many(shared, "ticket", 1))
+        assert (await service.counts()).names == {"open_ticket": 1}
+        (operation,) = await fetch(shared, "select status, attempts from outlive.operation")
+        assert tuple(operation) == ("succeeded", 2)
+
+
+@pytest.mark.parametrize("point", KILLED)
+async def test_killed_between_intent_and_record_with_reconcile_is_one_effect(
+    shared: Server, service: FakeService, point: str
+) -> None:
+    async with worker(shared, service, f"{point}=kill", EFFECTS_SETTLE="0.2") as killed:
+        tasks = await submit_many(shared, "ticket", 1)
+        await killed.exited()
+        await killed.restart()
+        await wait_all_final(shared, tasks)
+        assert (await service.counts()).names == {"open_ticket": 1}
+
+
+@pytest.mark.parametrize("point", KILLED[:3])
+async def test_killed_without_key_and_query_asks_a_person_and_never_calls_again(
+    shared: Server, service: FakeService, point: str
+) -> None:
+    async with worker(shared, service, f"{point}=kill") as killed:
+        await submit_many(shared, "charge", 1)
+        await killed.exited()
+        await killed.restart()
+        await until(shared, PAUSED)
+        assert (await service.counts()).names == ({"charge_card": 1} if point == "effect.after" else {})
+        async with Client(shared.settings, by="ann") as client:
+            record = await client.get("charge-0")
+            assert record.reasons[0].do == "outlive resolve charge-0 1"
+            assert "no reconcile" in record.reasons[0].message
+            await client.command("charge-0", Resolve(operation_id="1", verdict="happened", result=7, reason="seen"))
+            assert await client.result("charge-0", int, timeout=20) == 7
+        assert (await service.counts()).names == ({"charge_card": 1} if point == "effect.after" else {})
+
+
+async def test_a_late_effect_is_not_doubled_when_settle_covers_it(shared: Server, service: FakeService) -> None:
+    await service.behave("late", name="open_ticket", seconds=1.5)
+    async with worker(shared, service, EFFECTS_SETTLE="2"):
+        await wait_all_final(shared, await submit_many(shared, "ticket", 1))
+        assert (await service.counts()).names == {"open_ticket": 1}
+
+
+async def test_a_yes_is_used_once(shared: Server, service: FakeService) -> None:
+    async with worker(shared, service) as works:
+        await submit_many(shared, "mail", 1)
+        await until(shared, PAUSED)
+        assert (await service.counts()).names == {}
+        async with Client(shared.settings, by="ann") as client:
+            (reason,) = (await client.get("mail-0")).reasons
+            assert reason.do == "outlive approve mail-0 1"
+            assert "one mail to you@example.com" in reason.message
+            await works.restart()  # a fresh process knows nothing but the table
+            await client.command("mail-0", Approve(operation_id="1"))
+            assert await client.result("mail-0", str, timeout=20) == "sent 1"
+            with pytest.raises(CommandRefused):
+                await client.command("mail-0", Reject(operation_id="1"))
+        assert (await service.counts()).names == {"send_mail": 1}
+        events = await fetch(shared, "select status from outlive_store.fact where type = 'approval' order by seq")
+        assert [row["status"] for row in events] == ["asked", "given", "used"]
+
+
+@pytest.mark.parametrize("point", ["intent.before_commit", *KILLED])
+async def test_killed_after_a_yes_is_one_effect(shared: Server, service: FakeService, point: str) -> None:
+    async with worker(shared, service, f"{point}=kill", EFFECTS_SETTLE="0.2") as killed:
+        tasks = await submit_many(shared, "mail", 1)
+        await until(shared, PAUSED)
+        async with Client(shared.settings) as client:
+            await client.command("mail-0", Approve(operation_id="1"))
+        await killed.exited()
+        await killed.restart()
+        await wait_all_final(shared, tasks)
+        assert (await service.counts()).names == {"send_mail": 1}
+        used = await fetch(shared, "select 1 from outlive_store.fact where type = 'approval' and status = 'used'")
+        assert len(used) == 1
+
+
+async def test_a_no_is_a_stored_failure_of_the_step(shared: Server, service: FakeService) -> None:
+    async with worker(shared, service):
+        await submit_many(shared, "mail", 1)
+        await until(shared, PAUSED)
+        async with Client(shared.settings) as client:
+            await client.command("mail-0", Reject(operation_id="1", reason="not now"))
+            assert await client.result("mail-0", str, timeout=20) == "Rejected"
+        assert (await service.counts()).names == {}
+
+
+async def test_silence_is_a_visible_no(shared: Server, service: FakeService) -> None:
+    async with worker(shared, service, EFFECTS_TTL="1.5"):
+        tasks = await submit_many(shared, "mail", 1)
+        await wait_all_final(shared, tasks)
+        async with Client(shared.settings) as client:
+            assert await client.result("mail-0", str) == "ApprovalExpired"
+        assert (await service.counts()).names == {}
+
+
+async def test_nothing_runs_between_two_answers(shared: Server, service: FakeService) -> None:
+    async with worker(shared, service):
+        await submit_many(shared, "two_mails", 1)
+        await until(shared, PAUSED)
+        async with Client(shared.settings) as client:
+            first, second = (await client.get("two_mails-0")).reasons
+            await client.command("two_mails-0", Approve(operation_id=str(first.step_id), digest=first.digest))
+            assert [reason.step_id for reason in (await client.get("two_mails-0")).reasons] == [second.step_id]
+            with pytest.raises(CommandRefused):
+                await client.command("two_mails-0", Approve(operation_id=str(second.step_id), digest="0" * 32))
+            assert (await service.counts()).names == {}
+            await client.command("two_mails-0", Approve(operation_id=str(second.step_id), digest=second.digest))
+            assert await client.result("two_mails-0", int, timeout=20) == 2
+        assert (await service.counts()).names == {"send_mail": 2}
+
+
+async def test_cancelled_while_waiting_for_a_yes_calls_nothing(shared: Server, service: FakeService) -> None:
+    async with worker(shared, service):
+        await submit_many(shared, "mail", 1)
+        await until(shared, PAUSED)
+        async with Client(shared.settings) as client:
+            await client.cancel("mail-0")
+            assert (await client.get("mail-0")).status is Status.CANCELLED
+            with pytest.raises(CommandRefused):
+                await client.command("mail-0", Approve(operation_id="1"))
+        assert (await service.counts()).names == {}
