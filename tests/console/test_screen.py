@@ -19,9 +19,7 @@ REASON = Reason(reason=ReasonCode.OPERATOR, since=AT, do="outlive resume t", mes
 
 
 def record(status: Status, **fields: Any) -> TaskRecord:
-    return TaskRecord(
-        task_id="t", tenant="default", kind="k", status=status, created_at=AT, updated_at=AT, **fields
-    )
+    return TaskRecord(task_id="t", tenant="default", kind="k", status=status, created_at=AT, updated_at=AT, **fields)
 
 
 def common(seq: int, message: str) -> dict[str, Any]:

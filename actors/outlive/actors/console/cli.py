@@ -95,6 +95,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command, and end with its code; a known error is one line."""
+        given = ctx.ensure_object(Given)  # here, so that all commands below share it
         try:
             code = super().invoke(ctx)
         except KeyboardInterrupt:
@@ -103,7 +104,7 @@ class LazyGroup(click.Group):
             raise
         except Exception as error:
             failures = importlib.import_module(f"{_PACKAGE}.failures")  # only now: it knows the errors of all layers
-            known: click.ClickException | None = failures.known(error, as_json=ctx.ensure_object(Given).as_json)
+            known: click.ClickException | None = failures.known(error, as_json=given.as_json)
             if known is None:
                 raise
             raise known from error

@@ -142,6 +142,7 @@ class BarScreen(LineScreen):
         )
         self._bars: dict[str, TaskID] = {}
         self._steps: dict[str, int] = {}
+        self._ended: list[TaskRecord] = []
         self._notes: set[str] = set()  # tasks that say themselves how far they are
 
     def __enter__(self) -> Self:
@@ -150,8 +151,14 @@ class BarScreen(LineScreen):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the last state on the screen."""
+        """Leave the last state on the screen, and under it how the tasks ended."""
         self._progress.stop()
+        for task in self._ended:
+            super().end(task)
+
+    def end(self, task: TaskRecord) -> None:
+        """Keep it until the bars stand still: both may be the same terminal."""
+        self._ended.append(task)
 
     def event(self, task_id: str, item: Item) -> None:
         """Move the task's bar; print a line if it matters."""

@@ -45,6 +45,7 @@ def up(given: Given, app: str, count: int, reloading: bool, chaos: bool, log_lev
                     group.start_soon(sources.watch, source, _renewing(fleet))
                 await fleet.ready.wait()
                 _tell_ready(given, found, app, fleet)
+                await anyio.sleep_forever()
         return 0
 
     return run(serving, interrupted=0)
