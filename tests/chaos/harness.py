@@ -294,8 +294,13 @@ async def wait_all_final(
     )
     ended = {row["task_id"]: row["status"] for row in rows}
     unlike = {task: was for task, was in ended.items() if status is not None and was != status}
-    assert not unlike, f"{len(unlike)} of {len(tasks)} did not end {status}: {list(unlike.items())[:5]}"
+    assert not unlike, f"{len(unlike)} of {len(tasks)} did not end {status}: {await _ends(server, list(unlike)[:5])}"
     return ended
+
+
+async def _ends(server: Server, tasks: Sequence[str]) -> str:
+    query = "select convert_from(event, 'UTF8') as event from outlive_store.fact where task_id = any($1) and type = 'status' order by task_id, seq desc"
+    return "\n".join(row["event"] for row in await fetch(server, query, list(tasks)))
 
 
 async def assert_progress_gapless(server: Server, tasks: Sequence[str], *, final: bool = True) -> None:
