@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from outlive.actors.history import OPERATION, History, call_text
 from outlive.actors.threads import Threads
 from outlive.infra import happenings
-from outlive.infra.claims import Claimed, StoredFact, StoredOperation
+from outlive.infra.claims import Claimed, Claims, StoredFact, StoredOperation
 from outlive.infra.clock import Clock
 from outlive.infra.journal import Line, Refused
 from outlive.infra.liveness import Heartbeat
@@ -53,9 +53,11 @@ class World:
     threads: Threads
     settings: Settings
     heartbeat: Heartbeat
+    claims: Claims
     worker: str
     signals: Mapping[str, Signal[Any]] = field(default_factory=dict[str, Signal[Any]])
     random: Random = field(default_factory=Random)
+    freed: asyncio.Event = field(default_factory=asyncio.Event)  # an actor ended or began to wait: its slot is free
 
 
 @dataclass(slots=True)
@@ -292,6 +294,8 @@ class Flow:
         if self.in_flight == 0:
             self.idle_since = asyncio.get_running_loop().time() if self.waits else None
             self.news.set()
+            if self.waits:
+                self.world.freed.set()
 
     def _say_resumed(self, step_id: str, name: str, *, read_only: bool) -> None:
         history = self.history

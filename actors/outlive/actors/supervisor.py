@@ -154,8 +154,13 @@ class Supervisor:
         """Sleep until somebody says that work is due, the next timer, or the poll."""
         pause = self._settings.poll
         loop = asyncio.get_running_loop()
+        if self.busy >= self._settings.slots:
+            self._world.freed.clear()
+            with anyio.move_on_after(pause):
+                await self._world.freed.wait()
+            return
         try:
-            if self.busy < self._settings.slots and self.healthy and not self.draining:
+            if self.healthy and not self.draining:
                 seconds = await self._claims.next_due()
                 pause = pause if seconds is None else min(pause, max(0.02, seconds))
         except database.TRANSIENT:
@@ -217,6 +222,7 @@ class Supervisor:
         finally:
             if self.actors.get(key) is actor:
                 del self.actors[key]
+        self._world.freed.set()
         if self.busy < self._settings.slots:
             self._due.set()
 
