@@ -235,6 +235,8 @@ class Child(Waiting[R]):
         """Make the child unless it is made, and wait for its end."""
         if earlier is None and not self._begun:
             self._make()
+        if self._kind.task_id is not None and not await self._ours():
+            return self._result(self._taken())
         history = self.flow.history
         while self.task_id not in history.child_ends:
             await self.flow.wait(self.step_id, f"child {self.task_id}", None, self.flow.child_waiter(self.task_id))
@@ -242,6 +244,19 @@ class Child(Waiting[R]):
         ended = msgspec.json.decode(mail.body, type=ChildEnded)
         self._end("completed", f"Child {self.task_id} {ended.status}", mail.body, mail)
         return self._result(ended)
+
+    async def _ours(self) -> bool:
+        """Whether the task under a chosen id is the child that this step made."""
+        flow = self.flow
+        await flow.flushed()
+        return await flow.world.claims.parent(flow.claim.tenant, self.task_id) == (flow.claim.task_id, self.step_id)
+
+    def _taken(self) -> ChildEnded:
+        message = f"task_id {self.task_id!r} belongs to another task: no child was made. Choose another one"
+        failure = Failure(type="TaskIdTaken", message=message, error_class="invalid_arguments", step_id=self.step_id)
+        ended = ChildEnded(child=self.task_id, status=Status.FAILED, failure=failure)
+        self._end("completed", message, codec.encode(ended))
+        return ended
 
     def _make(self) -> None:
         self._begun = True

@@ -248,10 +248,11 @@ class Worker:
         await service.run()
 
     async def _run_actors(self, status: anyio.abc.TaskStatus[None]) -> None:
-        world = World(
-            self.clock, self._threads, self.settings, self.heartbeat, str(self.incarnation), dict(self.app.signals)
-        )
         claims = Claims(self._pool, self.incarnation, sorted(self._kinds))
+        world = World(
+            self.clock, self._threads, self.settings, self.heartbeat, claims, str(self.incarnation),
+            dict(self.app.signals),
+        )  # fmt: skip
         coroner = Coroner(self._pool, self.incarnation, lease=self.settings.lease)
         self.supervisor = Supervisor(
             self._kinds, claims, self.journal, self.relay, coroner, self.ingester, self._pool, world

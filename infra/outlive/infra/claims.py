@@ -3,13 +3,14 @@
 A task is loaded with a handful of range scans, many tasks at once; a new task needs none.
 """
 
+import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from outlive.infra import failpoints, sql
+from outlive.infra import database, failpoints, sql
 from outlive.infra.records import Claim, Key
 
 
@@ -136,6 +137,16 @@ class Claims:
             self._sql["reclaim"], self._incarnation, [k[0] for k in keys], [k[1] for k in keys]
         )
         return [claimed_row(row) for row in rows]
+
+    async def parent(self, tenant: str, task_id: str) -> tuple[str | None, str | None]:
+        """Return whose child a task is, and of which step; waits for Postgres through outages."""
+        while True:
+            try:
+                row = await self._pool.fetchrow(self._sql["parent"], tenant, task_id)
+            except database.TRANSIENT:
+                await asyncio.sleep(0.2)
+            else:
+                return (row["parent"], row["parent_step"]) if row is not None else (None, None)
 
     async def next_due(self) -> float | None:
         """Seconds until the next task is due (negative: overdue); None when none is."""

@@ -69,6 +69,10 @@ returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.codec, t.input,
   (select count(*) from death x where x.tenant = t.tenant and x.task_id = t.task_id and x.steps = t.steps) as deaths,
   null::uuid as died;
 
+-- name: parent
+-- Whose child a task is. $1 tenant, $2 task id
+select parent, parent_step from task where tenant = $1 and task_id = $2;
+
 -- name: next_due
 -- Seconds until the next task is due; null = none. $1 my kinds
 select extract(epoch from min(due_at) - outlive.clock())::float8 from task where due_at is not null and kind = any($1);
