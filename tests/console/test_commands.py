@@ -128,7 +128,7 @@ def test_leaving_a_watch_leaves_the_task_alone(here: Installation) -> None:
     watch.send_signal(signal.SIGINT)
     watch.communicate(timeout=30)
     assert watch.returncode == 130
-    assert "detached; the task runs on. To see the rest: outlive watch waiter-3 --from-seq" in here.log
+    assert "detached. To see the rest: outlive watch waiter-3 --from-seq" in here.log
     assert here.ask("show", "waiter-3")["task"]["status"] == "running"
 
 

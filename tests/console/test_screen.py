@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from outlive.actors.console.screen import BarScreen, JsonScreen, LineScreen, Screen
+from outlive.actors.console.bars import BarScreen
+from outlive.actors.console.screen import JsonScreen, LineScreen, Screen
 from outlive.infra.reader import Gap, Item
 from outlive.protocol.events import NoteEvent, ResumedEvent, StatusEvent, StepEvent
 from outlive.protocol.task import Failure, Reason, ReasonCode, Status, TaskRecord

@@ -54,7 +54,6 @@ def test_a_second_ctrl_c_does_not_wait_for_steps_in_flight(here: Installation) -
     again = here.start("up", "todo:app", "--json")  # the same folder, the same data
     assert line_of(again)
     assert here.ask("show", "endless")["task"]["status"] == "running"
-    here.run("cancel", "endless")
     end(again, signal.SIGTERM, signal.SIGINT)
 
 

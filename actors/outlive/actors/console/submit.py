@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import click
 
-from outlive.actors.console import arguments, interrupt, output
+from outlive.actors.console import arguments, codes, interrupt, output
 from outlive.actors.console.options import Given, by_option, client_options, pass_given
 from outlive.actors.console.watch import follow
 from outlive.infra.client import Client
@@ -79,7 +79,7 @@ def submit(given: Given, /, command_id: str | None, watching: bool, by: str, **o
         async with Client(given.settings(), by=by) as client:
             handle = await wanted.submit(client, command_id)
             _tell(handle, given, watching=watching)
-            return await follow(client, given, {handle.task_id: 1}) if watching else 0
+            return await follow(client, given, {handle.task_id: 1}) if watching else codes.DONE
 
     return interrupt.run(submitting)
 

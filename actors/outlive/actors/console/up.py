@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import click
 
-from outlive.actors.console import apps, output, servers, sources
+from outlive.actors.console import apps, codes, output, servers, sources
 from outlive.actors.console.fleet import Fleet
 from outlive.actors.console.interrupt import Interrupt, run
 from outlive.actors.console.options import Given, client_options, dsn_option, pass_given
@@ -46,9 +46,9 @@ def up(given: Given, app: str, count: int, reloading: bool, chaos: bool, log_lev
                 await fleet.ready.wait()
                 _tell_ready(given, found, app, fleet)
                 await anyio.sleep_forever()
-        return 0
+        return codes.DONE
 
-    return run(serving, interrupted=0)
+    return run(serving, interrupted=codes.DONE)
 
 
 def _renewing(fleet: Fleet) -> Any:
