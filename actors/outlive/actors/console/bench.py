@@ -17,7 +17,9 @@ from outlive.infra.settings import Settings
 
 
 @click.command("bench")
-@click.option("--repeats", type=click.IntRange(1), default=1, help="Runs, of which the median is shown.  [default: 1]")
+@click.option(
+    "--repeats", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Runs: the median is shown."
+)
 @json_option
 @nats_option
 @dsn_option

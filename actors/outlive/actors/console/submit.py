@@ -20,7 +20,9 @@ _OPTIONS: Final = (
     click.argument("words", nargs=-1, metavar="[KEY=TEXT|KEY:=JSON]..."),
     click.option("--input", "-i", "whole", metavar="JSON|@FILE|-", help="The input as one JSON object."),
     click.option("--task-id", metavar="ID", help="An id of your own: submitted again, it is the same task."),
-    click.option("--priority", type=click.IntRange(-100, 100), default=0, help="Higher first.  [default: 0]"),
+    click.option(
+        "--priority", type=click.IntRange(-100, 100), default=0, show_default=True, metavar="N", help="Higher first."
+    ),
     click.option("--label", "-l", "labels", multiple=True, metavar="KEY=VALUE", help="To find it again; repeatable."),
 )
 
@@ -71,7 +73,7 @@ def order_options(function: F) -> F:
 def submit(given: Given, /, command_id: str | None, watching: bool, by: str, **order: Any) -> int:
     """Submit a task and write its id.
 
-    KEY=TEXT gives a text, KEY:=JSON any value: submit collect folder=. deep:=true
+    KEY=TEXT gives a text, KEY:=JSON any value, for instance: collect folder=. deep:=true
     """
     wanted = Order.read(**order)
 

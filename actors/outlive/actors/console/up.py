@@ -15,10 +15,17 @@ from outlive.infra.settings import Settings
 
 @click.command()
 @click.argument("app", default=apps.BUILT_IN)
-@click.option("--workers", "-w", "count", type=click.IntRange(0), default=1, help="How many.  [default: 1]")
+@click.option(
+    "--workers", "-w", "count", type=click.IntRange(0), default=1, show_default=True, metavar="N", help="How many."
+)
 @click.option("--reload", "reloading", is_flag=True, help="Start workers anew when the app's source files change.")
 @click.option("--chaos", is_flag=True, help="Let 'outlive chaos' kill workers and actors.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    help="Least level of log lines.",
+)
 @client_options
 @dsn_option
 @pass_given

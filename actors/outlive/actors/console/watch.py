@@ -14,7 +14,7 @@ from outlive.infra.client import Client
 @click.command()
 @click.argument("tasks", nargs=-1, required=True, metavar="TASK...")
 @click.option(
-    "--from-seq", "-n", metavar="N", type=click.IntRange(1), default=1, help="Begin at this event.  [default: 1]"
+    "--from-seq", "-n", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Begin at this event."
 )
 @client_options
 @pass_given

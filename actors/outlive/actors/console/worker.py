@@ -34,7 +34,12 @@ class ServersEnded(RuntimeError):
 @click.command()
 @click.argument("app")
 @click.option("--chaos", is_flag=True, help="Let 'outlive chaos' kill this worker and its actors.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    help="Least level of log lines.",
+)
 @click.option("--log-json/--log-text", default=None, help="Form of log lines.  [default: text on a terminal]")
 @click.option("--crew", type=(int, int), hidden=True, help="Process id of the parent; descriptor told when we serve.")
 @client_options
