@@ -1,15 +1,20 @@
 -- Who may run a task. A claim or take-over sets owner and epoch (and clears what asked for it), nothing else: the rest is the actor's first
 -- record. Never a left join to worker in a locking query: the recheck after the lock reuses the joined row and claims too much.
+-- `me` is empty once this worker is fenced, and holds back a fence until the claim is committed: else a worker that wakes up after its death
+-- was dealt with could take a task whose owner nobody looks for any more.
 
 -- name: claim
 -- Tasks without an owner that are due. $1 me, $2 at most, $3 my kinds, $4 workers that share the due work
-with n as materialized (
+with me as materialized (
+  select 1 from worker where incarnation = $1 and not fenced for share),
+n as materialized (
   select count(*) as due
     from (select 1 from task where due_at <= (select outlive.clock()) and kind = any($3) limit 400) d),
 c as materialized (
   select tenant, task_id
     from task
    where due_at <= (select outlive.clock()) and owner is null and kind = any($3) and status in ('queued', 'running')
+     and exists (select 1 from me)
    order by priority desc, due_at
    limit (select least($2::bigint, case when due >= 400 then $2::bigint else greatest(1, (due + $4 - 1) / $4) end) from n)
      for no key update skip locked)
@@ -24,10 +29,12 @@ returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.codec, t.input,
 -- name: take_over
 -- Tasks of dead workers, each to one winner; a death is noted where a step may have been in progress. $1 me, $2 at most, $3 the dead, $4 my kinds,
 -- $5 their reasons
-with c as materialized (
+with me as materialized (
+  select 1 from worker where incarnation = $1 and not fenced for share),
+c as materialized (
   select tenant, task_id, owner, epoch, steps, current_step, waiting_for
     from task
-   where owner = any($3::uuid[]) and kind = any($4)
+   where owner = any($3::uuid[]) and kind = any($4) and exists (select 1 from me)
    order by priority desc, tenant, task_id
    limit $2
      for no key update skip locked),
