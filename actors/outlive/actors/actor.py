@@ -263,11 +263,14 @@ class Actor:
 
     async def _returns(self) -> Ending | None:
         """The function has come to its end by itself."""
-        error = self.flow.misplaced or self._raised
+        flow = self.flow
+        error = flow.misplaced or self._raised
+        if (error is None or isinstance(error, Restart)) and flow.left_out():
+            return await self._paused()
         if error is None:
             return await self._succeeded()
         if isinstance(error, Restart):
-            await self.flow.room()
+            await flow.room()
             self._begin_run(error.body)
             return None
         if isinstance(error, asyncio.CancelledError):
@@ -340,9 +343,8 @@ class Actor:
     async def _let_go(self) -> bool:
         """Leave memory while waiting. False when mail came first: then all goes on."""
         flow = self.flow
-        what = ", ".join(dict.fromkeys(wait.what for wait in flow.waits.values()))
-        due = flow.next_deadline
-        state = State(leave="drained", due_at=due, waiting_for=what or "nothing", wait_until=due)
+        state = flow.waiting()
+        state.leave, state.due_at = "drained", state.wait_until
         left = await flow.depart(Record(state=state))
         deferred, self._deferred = self._deferred, []
         if not left:

@@ -11,6 +11,7 @@ Rules that hold here:
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -116,6 +117,8 @@ class Flow:
 
     def place(self, chosen: str | None = None) -> str:
         """Take the next place of the current branch and return its step id."""
+        if self.misplaced is not None:
+            raise self.misplaced
         mine = branch.get(None)
         if mine is None or asyncio.current_task() is not mine.owner:
             raise self._misplace(
@@ -150,6 +153,7 @@ class Flow:
             show: puts into words what is called now, or (given arguments as stored) was called by this name before.
         """
         history = self.history
+        history.unvisited.discard(step_id)
         done = history.done.get(step_id)
         was = (
             done
@@ -293,6 +297,9 @@ class Flow:
     def _settle(self) -> None:
         if self.in_flight == 0:
             self.idle_since = asyncio.get_running_loop().time() if self.waits else None
+            if self.waits and not self._waiting_shown:  # another branch has written since this wait began
+                with suppress(Stopped):
+                    self.write(Record(state=self.waiting()))
             self.news.set()
             if self.waits:
                 self.world.freed.set()
@@ -329,6 +336,19 @@ class Flow:
             f"Deploy the old code, or: outlive cancel {self.claim.task_id}",
         )
 
+    def left_out(self) -> bool:
+        """True when the function has ended without a step that it once made: then it pauses."""
+        history = self.history
+        for step_id in sorted(history.unvisited):
+            was = history.done.get(step_id) or history.waits.get(step_id) or history.begun[step_id]
+            self.outdated(
+                step_id,
+                f"Step {step_id} was {was.name} when this task ran before; the code now ends without it. "
+                f"Deploy the old code, or: outlive cancel {self.claim.task_id}",
+            )
+            return True
+        return False
+
     def outdated(self, step_id: str, message: str) -> Stopped:
         """Pause because code and history differ; returns what the step must raise."""
         return self.suspend(
@@ -364,6 +384,11 @@ class Flow:
         self.check()
         return came
 
+    def waiting(self) -> State:
+        """Say what the task waits for, and until when by itself."""
+        what = ", ".join(dict.fromkeys(wait.what for wait in self.waits.values()))
+        return State(waiting_for=what or "nothing", wait_until=self.next_deadline)
+
     def signal_waiter(self, name: str) -> "asyncio.Future[bool]":
         """A future that ends when mail for this signal is there."""
         waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -393,7 +418,7 @@ class Flow:
         """Forget the history of the run that ended with `fact`; signals that nobody took stay."""
         self.run += 1
         self.claimed.run, self.claimed.run_from = self.run, fact.seq
-        self.history.done, self.history.waits, self.history.begun = {}, {}, {}
+        self.history.begin_run()
         self._chosen.clear()
         self.children.clear()
         self.stop = "" if self.stop == "ended" else self.stop
