@@ -116,6 +116,15 @@ class Supervisor:
             return True
         return False
 
+    async def fence(self, within: float) -> None:
+        """Stop every actor, each with its word in log and audit trail: this worker was declared dead."""
+        self.draining = True
+        for actor in list(self.actors.values()):
+            actor.fence()
+        with anyio.move_on_after(within):
+            while self.actors:  # noqa: ASYNC110  # once in a life
+                await asyncio.sleep(0.005)
+
     # --- claiming
 
     async def _claim(self) -> None:
@@ -273,7 +282,7 @@ class Supervisor:
 
     async def _quarantine(self, claim: Claim) -> Reason:
         rows = await self._pool.fetch(self._sql["deaths"], claim.tenant, claim.task_id, claim.steps)
-        reasons = "; ".join(f"{row['at']:%Y-%m-%d %H:%M:%S} {row['reason']} at step {row['step_id']}" for row in rows)
+        reasons = "; ".join(f"{row['at']:%Y-%m-%d %H:%M:%S} {row['reason']}, last seen {row['place']}" for row in rows)
         return Reason(
             reason=ReasonCode.QUARANTINED, since=self._world.clock.now(), do=f"outlive resume {claim.task_id}",
             message=f"its workers died {len(rows)} times without completing a step: {reasons}",

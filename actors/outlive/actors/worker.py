@@ -192,7 +192,12 @@ class Worker:
         async with anyio.create_task_group() as group:
             if self._watchdog:
                 group.start_soon(self._feed_watchdog)
-            await self.heartbeat.run(task_status=status)
+            try:
+                await self.heartbeat.run(task_status=status)
+            except Fenced:
+                if self.supervisor is not None:
+                    await self.supervisor.fence(FLUSH)
+                raise
 
     async def _run_bus(self, status: anyio.abc.TaskStatus[None]) -> None:
         while not await self._has_streams():
