@@ -53,16 +53,17 @@ async def child(task: Task) -> int:
 Body = Callable[[Task], Awaitable[Any]]
 
 
-def _version(body: Body) -> App:
-    """An app whose kind ``story`` runs this; then it waits for ``go``."""
+def _version(*bodies: Body) -> App:
+    """An app whose kinds ``story``, ``story-1`` ... run these; then they wait for ``go``."""
     app = App("version")
     app.include(shared_app)
+    for number in range(len(bodies)):
 
-    @app.task(name="story")
-    async def story(task: Task) -> str:
-        await body(task)
-        return await task.wait_for(go)
+        async def story(task: Task, number: int = number) -> str:
+            await bodies[number](task)
+            return await task.wait_for(go)
 
+        app.task(name=f"story-{number}" if number else "story")(story)
     return app
 
 
@@ -107,26 +108,29 @@ CHANGES: dict[str, tuple[Body, Body, str]] = {
     "a time was a step": (_now, _read, 'Step 1 was now() when this task ran before; the code now calls read_file("a.txt").'),
     "a step was a time": (_read, _now, 'Step 1 was read_file("a.txt") when this task ran before; the code now calls now().'),
     "seconds": (_sleep, lambda t: t.sleep(0.02), "Step 1 was sleep(0.01) when this task ran before; the code now calls sleep(0.02)."),
-    "a child was a step": (_spawn, _read, 'Step 1 was spawn(child) when this task ran before; the code now calls read_file("a.txt").'),
+    "a child was a step": (_spawn, _read, 'Step 1 was spawn child() when this task ran before; the code now calls read_file("a.txt").'),
     "a step in flight": (_hang, _read, 'Step 1 was hang("ann") when this task ran before; the code now calls read_file("a.txt").'),
     "a step in flight, other arguments": (_hang, lambda t: t.call(hang, "bob"), 'Step 1 was hang("ann") when this task ran before; the code now calls hang("bob").'),
     "a step in flight became a note": (_hang, _note, 'Step 1 was hang("ann") when this task ran before; the code now calls progress(...).'),
-    "a wait became a step": (_nap, _read, 'Step 1 was sleep(3600) when this task ran before; the code now calls read_file("a.txt").'),
+    "a wait became a step": (_nap, _read, 'Step 1 was sleep(3600.0) when this task ran before; the code now calls read_file("a.txt").'),
 }  # fmt: skip
 
 
 async def test_another_call_at_a_place_pauses_the_task_and_a_fix_goes_on(shared: Server) -> None:
-    for n, (title, (before, after, sentence)) in enumerate(CHANGES.items()):
-        task_id, first, second = f"t{n}", _version(before), _version(after)
-        async with dying(first, shared) as client:
-            await client.submit(first.kinds["story"].with_options(task_id=task_id))
+    first = _version(*(before for before, _, _ in CHANGES.values()))
+    second = _version(*(after for _, after, _ in CHANGES.values()))
+    tasks = [f"t{n}" for n in range(len(CHANGES))]
+    async with dying(first, shared) as client:
+        for task_id, kind in zip(tasks, list(first.kinds.values())[1:], strict=True):
+            await client.submit(kind.with_options(task_id=task_id))
             begun = (
                 "select 1 from fact where task_id = $1 and seq > 1 union all select 1 from operation where task_id = $1"
             )
             await row_soon(shared, begun, task_id)
-            await asyncio.sleep(0.05)
-        calls.clear()
-        async with serving(second, shared) as client:
+        await asyncio.sleep(0.1)
+    calls.clear()
+    async with serving(second, shared) as client:
+        for task_id, (title, (_, _, sentence)) in zip(tasks, CHANGES.items(), strict=True):
             await status_soon(shared, task_id, "paused")
             reason = (await client.get(task_id)).reasons[0]
             assert (reason.reason, reason.step_id, reason.do) == (
@@ -134,17 +138,17 @@ async def test_another_call_at_a_place_pauses_the_task_and_a_fix_goes_on(shared:
                 "1",
                 f"outlive resume {task_id}",
             ), title
-            assert reason.message == (
-                f"{sentence} Nothing was run. Deploy the old code, or: outlive cancel {task_id}"
-            ), title
-        assert calls == [], title
-        if before in {_hang, _nap}:
-            continue
-        async with serving(first, shared) as client:
-            await client.resume(task_id)
-            await client.signal(task_id, go, "on")
-            assert await client.result(task_id, str, 10) == "on", title
-        assert calls == [], title
+            assert reason.message == f"{sentence} Nothing was run. Deploy the old code, or: outlive cancel {task_id}", (
+                title
+            )
+    assert calls == []
+    async with serving(first, shared) as client:
+        for task_id, (title, (before, _, _)) in zip(tasks, CHANGES.items(), strict=True):
+            if before not in {_hang, _nap}:
+                await client.resume(task_id)
+                await client.signal(task_id, go, "on")
+                assert await client.result(task_id, str, 10) == "on", title
+    assert calls == []
 
 
 async def test_a_result_that_no_longer_fits_its_declared_type_pauses_the_task(shared: Server) -> None:

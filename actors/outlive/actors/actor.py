@@ -274,9 +274,11 @@ class Actor:
             self._begin_run(error.body)
             return None
         if isinstance(error, asyncio.CancelledError):
-            error = RuntimeError(
-                "the function ended with asyncio.CancelledError, although nobody had cancelled the task"
+            cancelled, error = (
+                error,
+                RuntimeError("the function ended with asyncio.CancelledError, although nobody had cancelled the task"),
             )
+            error.__cause__ = cancelled
         return await self._broken(unwrap(error))
 
     async def _succeeded(self) -> Ending:

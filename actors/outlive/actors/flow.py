@@ -35,6 +35,7 @@ Stop = Literal["", "leave", "ended", "pause", "drain", "cancel", "unstorable", "
 """Why no step begins any more, a later one outranks an earlier one. ``leave`` is a wish only: steps go on until it is
 carried out; after ``ended`` the function has returned."""
 
+_PLAIN: Final = {"note": "progress(...)", "now": "now()"}
 _RANK: Final = get_args(Stop)
 
 
@@ -326,10 +327,11 @@ class Flow:
         self, step_id: str, was: StoredFact | StoredOperation, name: str, show: Callable[[bytes | None], str]
     ) -> Stopped:
         operation = self.history.operations.get((step_id, OPERATION))
-        if operation is not None:
-            before = show(operation.arguments) if was.name == name else call_text(was.name, operation.arguments)
+        arguments = operation.arguments if operation is not None else was.arguments
+        if arguments is not None:
+            before = show(arguments) if was.name == name else call_text(was.name, arguments)
         else:
-            before = was.name if was.name != name else f"{was.name} with other arguments"
+            before = _PLAIN.get(was.name, was.name) if was.name != name else f"{was.name} with other arguments"
         return self.outdated(
             step_id,
             f"Step {step_id} was {before} when this task ran before; the code now calls {show(None)}. Nothing was run. "

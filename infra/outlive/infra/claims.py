@@ -26,6 +26,7 @@ class StoredFact(NamedTuple):
     attempt: int
     wait_until: datetime | None
     body: bytes | None
+    arguments: bytes | None
 
 
 class StoredOperation(NamedTuple):
@@ -195,7 +196,7 @@ def _fact(to: Claimed, row: Any) -> None:
     to.facts.append(
         StoredFact(
             row["num"], row["name"], row["step_id"], row["label"], row["status"], row["digest"], row["attempt"] or 1,
-            row["at"], row["body"],
+            row["at"], row["body"], row["arguments"],
         )
     )  # fmt: skip
 
