@@ -190,7 +190,7 @@ async def send(
     **fields: Any,
 ) -> int:
     """Publish one command to the command stream; its stream sequence."""
-    connection = await _nats(server)
+    connection = await connect(server)
     try:
         subject = server.subjects.command(server.settings.tenant, task_id, verb)
         body = json.dumps({"type": verb, "by": "test", **fields}).encode()
@@ -210,7 +210,7 @@ async def submit_many(
 ) -> list[str]:
     """Submit `count` tasks of one kind with the same input; their ids (``{name or kind}-0`` and so on)."""
     tasks = [f"{name or kind}-{n}" for n in range(count)]
-    connection = await _nats(server)
+    connection = await connect(server)
     stream = connection.jetstream()
     subjects, tenant = server.subjects, server.settings.tenant
     try:
@@ -237,7 +237,7 @@ async def submit_many(
 
 async def signal_many(server: Server, tasks: Iterable[str], name: str, value: Any) -> None:
     """Send each task one signal."""
-    connection = await _nats(server)
+    connection = await connect(server)
     stream = connection.jetstream()
     subjects, tenant = server.subjects, server.settings.tenant
     try:
@@ -294,8 +294,13 @@ async def wait_all_final(
     )
     ended = {row["task_id"]: row["status"] for row in rows}
     unlike = {task: was for task, was in ended.items() if status is not None and was != status}
-    assert not unlike, f"{len(unlike)} of {len(tasks)} did not end {status}: {list(unlike.items())[:5]}"
+    assert not unlike, f"{len(unlike)} of {len(tasks)} did not end {status}: {await _ends(server, list(unlike)[:5])}"
     return ended
+
+
+async def _ends(server: Server, tasks: Sequence[str]) -> str:
+    query = "select convert_from(event, 'UTF8') as event from outlive_store.fact where task_id = any($1) and type = 'status' order by task_id, seq desc"
+    return "\n".join(row["event"] for row in await fetch(server, query, list(tasks)))
 
 
 async def assert_progress_gapless(server: Server, tasks: Sequence[str], *, final: bool = True) -> None:
@@ -333,7 +338,7 @@ async def read_progress(server: Server) -> dict[str, list[tuple[int, bytes]]]:
     """Everything in the progress stream for this tenant: (number, event) by task, in the stream's order."""
     subjects, tenant = server.subjects, server.settings.tenant
     told: dict[str, list[tuple[int, bytes]]] = {}
-    connection = await _nats(server)
+    connection = await connect(server)
     try:
         stream = connection.jetstream()
         config = ConsumerConfig(ack_policy=AckPolicy.NONE, inactive_threshold=30.0)
@@ -360,7 +365,8 @@ async def assert_effects_once(service: FakeService, expected: int | None = None)
     assert expected in {None, len(counts.keys)}, f"{len(counts.keys)} effects happened, not {expected}"
 
 
-async def _nats(server: Server) -> Any:
+async def connect(server: Server) -> Any:
+    """A plain connection to NATS."""
     return await nats.connect(server.nats_url, token=server.nats_token, connect_timeout=10)
 
 

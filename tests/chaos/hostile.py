@@ -1,6 +1,7 @@
 """Kinds that do what no task should, and slow ones: ``WorkerProcess(server, "tests.chaos.hostile:app")``."""
 
 import asyncio
+import contextlib
 import functools
 import os
 import signal
@@ -90,10 +91,8 @@ async def deaf(task: Task) -> int:
     """Swallow every cancellation."""
     await task.call(look, 1)
     while True:
-        try:
+        with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0.05)
-        except asyncio.CancelledError:
-            await asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.01)
 
 
 @app.task

@@ -1,5 +1,6 @@
 """A whole installation as a user has it: `outlive up` in a process of its own, and commands beside it."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import nats
 import psutil
 
 APP: Final = """
@@ -56,6 +58,9 @@ class Installation:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._started: list[subprocess.Popen[str]] = []
+        self.up = ""
+        """What ``up --json`` wrote."""
         self.folder.chmod(0o755)  # Postgres may run as another user
         (folder / "todo.py").write_text(APP)
         self.environment = {
@@ -64,12 +69,25 @@ class Installation:
         }
 
     def start(self, *words: str) -> "subprocess.Popen[str]":
-        """Start a command; its stdout and stderr are pipes."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "outlive.actors", *words],
-            cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=(self.folder / "stderr").open("ab"), text=True,
-        )  # fmt: skip
+        """Start a command; its stdout is a pipe, its stderr goes to `log`."""
+        with (self.folder / "stderr").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "outlive.actors", *words],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        """Kill what a test has left running."""
+        for process in self._started:
+            process.kill()
+            process.communicate()
 
     def run(self, *words: str, code: int = 0, given: str | None = None) -> "subprocess.CompletedProcess[str]":
         """Run a command to its end, and check its exit code."""
@@ -89,6 +107,15 @@ class Installation:
     def stream(self, *words: str, code: int = 0) -> list[dict[str, Any]]:
         """Run a command with --json that writes an object per line."""
         return [json.loads(line) for line in self.run(*words, "--json", code=code).stdout.splitlines()]
+
+    def publish(self, subject: str, body: bytes) -> None:
+        """Publish a message to NATS."""
+        asyncio.run(self._publish(subject, body))
+
+    async def _publish(self, subject: str, body: bytes) -> None:
+        client = await nats.connect(json.loads(self.up)["nats_url"])
+        await client.publish(subject, body)
+        await client.close()
 
     @property
     def log(self) -> str:

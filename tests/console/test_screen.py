@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from outlive.actors.console.screen import BarScreen, JsonScreen, LineScreen, Screen
+from outlive.actors.console.bars import BarScreen
+from outlive.actors.console.screen import JsonScreen, LineScreen, Screen
 from outlive.infra.reader import Gap, Item
 from outlive.protocol.events import NoteEvent, ResumedEvent, StatusEvent, StepEvent
 from outlive.protocol.task import Failure, Reason, ReasonCode, Status, TaskRecord
@@ -19,9 +20,7 @@ REASON = Reason(reason=ReasonCode.OPERATOR, since=AT, do="outlive resume t", mes
 
 
 def record(status: Status, **fields: Any) -> TaskRecord:
-    return TaskRecord(
-        task_id="t", tenant="default", kind="k", status=status, created_at=AT, updated_at=AT, **fields
-    )
+    return TaskRecord(task_id="t", tenant="default", kind="k", status=status, created_at=AT, updated_at=AT, **fields)
 
 
 def common(seq: int, message: str) -> dict[str, Any]:

@@ -59,6 +59,18 @@ async def test_a_dropped_request_is_none(service: FakeService) -> None:
     assert (await service.counts()).keys == {"b": 1}
 
 
+async def test_half_a_request_is_none(service: FakeService) -> None:
+    url = httpx.URL(service.url)
+    _, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(b"POST /effect/mail HTTP/1.1\r\nHost: x\r\nIdempotency-Key: a\r\nContent-Length: 9\r\n\r\n[1")
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    await asyncio.sleep(0.1)
+    assert (await service.counts()).keys == {}
+    await service.effect("mail", [1], key="a")
+
+
 async def test_it_throttles_and_fails_as_told(service: FakeService) -> None:
     await service.behave("throttle", seconds=7)
     with pytest.raises(httpx.HTTPStatusError) as refused:

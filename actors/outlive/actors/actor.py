@@ -274,17 +274,22 @@ class Actor:
 
     async def _returns(self) -> Ending | None:
         """The function has come to its end by itself."""
-        error = self.flow.misplaced or self._raised
+        flow = self.flow
+        error = flow.misplaced or self._raised
+        if (error is None or isinstance(error, Restart)) and flow.left_out():
+            return await self._paused()
         if error is None:
             return await self._succeeded()
         if isinstance(error, Restart):
-            await self.flow.room()
+            await flow.room()
             self._begin_run(error.body)
             return None
         if isinstance(error, asyncio.CancelledError):
-            error = RuntimeError(
-                "the function ended with asyncio.CancelledError, although nobody had cancelled the task"
+            cancelled, error = (
+                error,
+                RuntimeError("the function ended with asyncio.CancelledError, although nobody had cancelled the task"),
             )
+            error.__cause__ = cancelled
         return await self._broken(unwrap(error))
 
     async def _succeeded(self) -> Ending:
@@ -351,9 +356,9 @@ class Actor:
     async def _let_go(self) -> bool:
         """Leave memory while waiting. False when mail came first: then all goes on."""
         flow = self.flow
-        what = ", ".join(dict.fromkeys(wait.what for wait in flow.waits.values()))
-        due = flow.next_deadline
-        record = Record(state=State(leave="drained", due_at=due, waiting_for=what or "nothing", wait_until=due))
+        state = flow.waiting()
+        state.leave, state.due_at = "drained", state.wait_until
+        record = Record(state=state)
         if flow.needs_person:
             self._ask_person(record)
         left = await flow.depart(record)

@@ -11,6 +11,7 @@ Rules that hold here:
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,7 +21,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from outlive.actors.history import OPERATION, History, call_text
 from outlive.actors.threads import Threads
 from outlive.infra import happenings
-from outlive.infra.claims import Claimed, Mail, StoredFact, StoredOperation
+from outlive.infra.claims import Claimed, Claims, Mail, StoredFact, StoredOperation
 from outlive.infra.clerk import read_reasons
 from outlive.infra.clock import Clock
 from outlive.infra.journal import Line, Refused
@@ -35,6 +36,7 @@ Stop = Literal["", "leave", "ended", "pause", "drain", "cancel", "unstorable", "
 """Why no step begins any more, a later one outranks an earlier one. ``leave`` is a wish only: steps go on until it is
 carried out; after ``ended`` the function has returned."""
 
+_PLAIN: Final = {"note": "progress(...)", "now": "now()"}
 _RANK: Final = get_args(Stop)
 
 
@@ -54,9 +56,11 @@ class World:
     threads: Threads
     settings: Settings
     heartbeat: Heartbeat
+    claims: Claims
     worker: str
     signals: Mapping[str, Signal[Any]] = field(default_factory=dict[str, Signal[Any]])
     random: Random = field(default_factory=Random)
+    freed: asyncio.Event = field(default_factory=asyncio.Event)  # an actor ended or began to wait: its slot is free
 
 
 @dataclass(slots=True)
@@ -118,6 +122,8 @@ class Flow:
 
     def place(self, chosen: str | None = None) -> str:
         """Take the next place of the current branch and return its step id."""
+        if self.misplaced is not None:
+            raise self.misplaced
         mine = branch.get(None)
         if mine is None or asyncio.current_task() is not mine.owner:
             raise self._misplace(
@@ -152,6 +158,7 @@ class Flow:
             show: puts into words what is called now, or (given arguments as stored) was called by this name before.
         """
         history = self.history
+        history.unvisited.discard(step_id)
         done = history.done.get(step_id)
         was = (
             done
@@ -295,7 +302,12 @@ class Flow:
     def _settle(self) -> None:
         if self.in_flight == 0:
             self.idle_since = asyncio.get_running_loop().time() if self.waits else None
+            if self.waits and not self._waiting_shown:  # another branch has written since this wait began
+                with suppress(Stopped):
+                    self.write(Record(state=self.waiting()))
             self.news.set()
+            if self.waits:
+                self.world.freed.set()
 
     def _say_resumed(self, step_id: str, name: str, *, read_only: bool) -> None:
         history = self.history
@@ -319,15 +331,29 @@ class Flow:
         self, step_id: str, was: StoredFact | StoredOperation, name: str, show: Callable[[bytes | None], str]
     ) -> Stopped:
         operation = self.history.operations.get((step_id, OPERATION))
-        if operation is not None:
-            before = show(operation.arguments) if was.name == name else call_text(was.name, operation.arguments)
+        arguments = operation.arguments if operation is not None else was.arguments
+        if arguments is not None:
+            before = show(arguments) if was.name == name else call_text(was.name, arguments)
         else:
-            before = was.name if was.name != name else f"{was.name} with other arguments"
+            before = _PLAIN.get(was.name, was.name) if was.name != name else f"{was.name} with other arguments"
         return self.outdated(
             step_id,
             f"Step {step_id} was {before} when this task ran before; the code now calls {show(None)}. Nothing was run. "
             f"Deploy the old code, or: outlive cancel {self.claim.task_id}",
         )
+
+    def left_out(self) -> bool:
+        """True when the function has ended without a step that it once made: then it pauses."""
+        history = self.history
+        for step_id in sorted(history.unvisited):
+            was = history.done.get(step_id) or history.waits.get(step_id) or history.begun[step_id]
+            self.outdated(
+                step_id,
+                f"Step {step_id} was {was.name} when this task ran before; the code now ends without it. "
+                f"Deploy the old code, or: outlive cancel {self.claim.task_id}",
+            )
+            return True
+        return False
 
     def outdated(self, step_id: str, message: str) -> Stopped:
         """Pause because code and history differ; returns what the step must raise."""
@@ -420,6 +446,11 @@ class Flow:
         if waiter is not None and not waiter.done():
             waiter.set_result(True)
 
+    def waiting(self) -> State:
+        """Say what the task waits for, and until when by itself."""
+        what = ", ".join(dict.fromkeys(wait.what for wait in self.waits.values()))
+        return State(waiting_for=what or "nothing", wait_until=self.next_deadline)
+
     def signal_waiter(self, name: str) -> "asyncio.Future[bool]":
         """A future that ends when mail for this signal is there."""
         waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -449,7 +480,7 @@ class Flow:
         """Forget the history of the run that ended with `fact`; signals that nobody took stay."""
         self.run += 1
         self.claimed.run, self.claimed.run_from = self.run, fact.seq
-        self.history.done, self.history.waits, self.history.begun = {}, {}, {}
+        self.history.begin_run()
         self._chosen.clear()
         self.children.clear()
         self.stop = "" if self.stop == "ended" else self.stop

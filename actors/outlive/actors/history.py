@@ -31,7 +31,7 @@ def call_text(name: str, arguments: bytes, order: Sequence[str] = ()) -> str:
 class History:
     """The current run's facts, ledger and untaken mail."""
 
-    __slots__ = ("_attempts", "begun", "child_ends", "done", "letters", "operations", "signals", "waits")
+    __slots__ = ("_attempts", "begun", "child_ends", "done", "letters", "operations", "signals", "unvisited", "waits")
 
     def __init__(self, claimed: Claimed) -> None:
         """Sort what was loaded."""
@@ -46,6 +46,11 @@ class History:
         self.child_ends: dict[str, Mail] = {}
         self.letters: defaultdict[str, deque[Mail]] = defaultdict(deque)  # a person's word on a step, by step id
         self._sort(claimed.facts)
+        self.unvisited = {
+            step_id
+            for step_id, fact in (*self.done.items(), *self.waits.items(), *self.begun.items())
+            if fact.type == "step"
+        }
         for attempt in claimed.attempts:
             self._attempts[attempt.step_id] = attempt  # in order: the last one stays
 
@@ -89,3 +94,8 @@ class History:
         """The number of the last attempt that ended badly (0: none), and until when its step waits."""
         last = self._attempts.get(step_id)
         return (last.attempt, last.wait_until) if last is not None else (0, None)
+
+    def begin_run(self) -> None:
+        """Forget the steps of the run that has ended; mail that nobody took stays."""
+        self.done, self.waits, self.begun = {}, {}, {}
+        self.unvisited.clear()

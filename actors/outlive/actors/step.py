@@ -27,6 +27,9 @@ from outlive.protocol.tools import AnyTool, Operation
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 _Phase = Literal["", "intended", "called"]
+SHORT: Final = 200
+"""Bytes of a read-only step's arguments that are kept to show them; longer ones are known by their digest alone."""
+
 MESSAGE_LENGTH: Final = 20_000
 """Characters of an error's message that are stored."""
 
@@ -310,9 +313,10 @@ class ToolStep(Generic[R]):
         return self.tool.describe(self.bound)
 
     def _fact(self, status: Any, message: str, **more: Any) -> Any:
+        short = self.tool.read_only and len(self.encoded) <= SHORT
         return happenings.step(
             self.flow.claim, self.flow.world.clock.now(), self.step_id, self.tool.name, status, message,
-            digest=self.digest, attempt=self.attempt, **more,
+            digest=self.digest, attempt=self.attempt, arguments=self.encoded if short else None, **more,
         )  # fmt: skip
 
     def _row(self, status: str, *, arguments: bytes = b"", ended: datetime | None = None) -> OperationRow:

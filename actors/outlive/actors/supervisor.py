@@ -116,6 +116,15 @@ class Supervisor:
             return True
         return False
 
+    async def fence(self, within: float) -> None:
+        """Stop every actor, each with its word in log and audit trail: this worker was declared dead."""
+        self.draining = True
+        for actor in list(self.actors.values()):
+            actor.fence()
+        with anyio.move_on_after(within):
+            while self.actors:  # noqa: ASYNC110  # once in a life
+                await asyncio.sleep(0.005)
+
     # --- claiming
 
     async def _claim(self) -> None:
@@ -154,8 +163,13 @@ class Supervisor:
         """Sleep until somebody says that work is due, the next timer, or the poll."""
         pause = self._settings.poll
         loop = asyncio.get_running_loop()
+        if self.busy >= self._settings.slots:
+            self._world.freed.clear()
+            with anyio.move_on_after(pause):
+                await self._world.freed.wait()
+            return
         try:
-            if self.busy < self._settings.slots and self.healthy and not self.draining:
+            if self.healthy and not self.draining:
                 seconds = await self._claims.next_due()
                 pause = pause if seconds is None else min(pause, max(0.02, seconds))
         except database.TRANSIENT:
@@ -217,6 +231,7 @@ class Supervisor:
         finally:
             if self.actors.get(key) is actor:
                 del self.actors[key]
+        self._world.freed.set()
         if self.busy < self._settings.slots:
             self._due.set()
 
@@ -267,7 +282,7 @@ class Supervisor:
 
     async def _quarantine(self, claim: Claim) -> Reason:
         rows = await self._pool.fetch(self._sql["deaths"], claim.tenant, claim.task_id, claim.steps)
-        reasons = "; ".join(f"{row['at']:%Y-%m-%d %H:%M:%S} {row['reason']} at step {row['step_id']}" for row in rows)
+        reasons = "; ".join(f"{row['at']:%Y-%m-%d %H:%M:%S} {row['reason']}, last seen {row['place']}" for row in rows)
         return Reason(
             reason=ReasonCode.QUARANTINED, since=self._world.clock.now(), do=f"outlive resume {claim.task_id}",
             message=f"its workers died {len(rows)} times without completing a step: {reasons}",

@@ -12,7 +12,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from outlive.actors.flow import Flow
-from outlive.actors.step import given_up
+from outlive.actors.history import call_text
+from outlive.actors.step import SHORT, given_up
 from outlive.infra import happenings
 from outlive.infra.claims import Mail, StoredFact
 from outlive.infra.records import AnswerRow, ChildRow, Fact, Record, State
@@ -30,11 +31,12 @@ class Waiting(Generic[R]):
 
     name: str
 
-    def __init__(self, flow: Flow, step_id: str, digest: bytes) -> None:
-        """Hold the place."""
+    def __init__(self, flow: Flow, step_id: str, digest: bytes, arguments: bytes | None = None) -> None:
+        """Hold the place; `arguments` are kept to show them, if they are short."""
         self.flow = flow
         self.step_id = step_id
         self.digest = digest
+        self.arguments = arguments if arguments is not None and len(arguments) <= SHORT else None
         self._awaited = False
 
     def __await__(self) -> Generator[Any, None, R]:
@@ -42,7 +44,7 @@ class Waiting(Generic[R]):
         if self._awaited:
             raise RuntimeError(f"step {self.step_id} ({self.name}) was awaited twice: keep its result instead")
         self._awaited = True
-        done = self.flow.recall(self.step_id, self.name, self.digest, lambda _: self.name)
+        done = self.flow.recall(self.step_id, self.name, self.digest, self._show)
         try:
             if done is None:
                 return (yield from self._perform().__await__())
@@ -56,6 +58,10 @@ class Waiting(Generic[R]):
                 f"declared: {error}. Nothing was run. Deploy code that reads it, or: "
                 f"outlive cancel {self.flow.claim.task_id}",
             ) from error
+
+    def _show(self, arguments: bytes | None = None) -> str:
+        shown = arguments or self.arguments
+        return self.name if shown is None else call_text(self.name, shown)
 
     def stored(self, fact: StoredFact) -> R:
         """Give the stored end of the wait."""
@@ -80,7 +86,7 @@ class Waiting(Generic[R]):
     def _fact(self, status: Any, message: str, **more: Any) -> Fact:
         return happenings.step(
             self.flow.claim, self.flow.world.clock.now(), self.step_id, self.name, status, message,
-            digest=self.digest, **more,
+            digest=self.digest, arguments=self.arguments, **more,
         )  # fmt: skip
 
     def _begin(self, message: str, state: State, **more: Any) -> None:
@@ -108,7 +114,8 @@ class Sleep(Waiting[None]):
 
     def __init__(self, flow: Flow, step_id: str, seconds: float) -> None:
         """Sleep for so many seconds."""
-        super().__init__(flow, step_id, codec.digest(b"sleep", repr(float(seconds)).encode()))
+        arguments = codec.encode({"seconds": float(seconds)})
+        super().__init__(flow, step_id, codec.digest(b"sleep", arguments), arguments)
         self._seconds = seconds
 
     def stored(self, fact: StoredFact) -> None:
@@ -214,7 +221,7 @@ class Child(Waiting[R]):
         self.name = f"spawn {kind.name}"
         self._kind = kind
         self._encoded = kind.encode_input(bound)
-        super().__init__(flow, step_id, codec.digest(b"spawn", kind.digest(self._encoded)))
+        super().__init__(flow, step_id, codec.digest(b"spawn", kind.digest(self._encoded)), self._encoded)
         self.task_id = kind.task_id or ids.child_id(flow.claim.tenant, flow.claim.task_id, step_id)
         if (other := flow.children.setdefault(self.task_id, step_id)) != step_id:
             raise ValueError(
@@ -235,6 +242,8 @@ class Child(Waiting[R]):
         """Make the child unless it is made, and wait for its end."""
         if earlier is None and not self._begun:
             self._make()
+        if self._kind.task_id is not None and not await self._ours():
+            return self._result(self._taken())
         history = self.flow.history
         while self.task_id not in history.child_ends:
             await self.flow.wait(self.step_id, f"child {self.task_id}", None, self.flow.child_waiter(self.task_id))
@@ -242,6 +251,19 @@ class Child(Waiting[R]):
         ended = msgspec.json.decode(mail.body, type=ChildEnded)
         self._end("completed", f"Child {self.task_id} {ended.status}", mail.body, mail)
         return self._result(ended)
+
+    async def _ours(self) -> bool:
+        """Whether the task under a chosen id is the child that this step made."""
+        flow = self.flow
+        await flow.flushed()
+        return await flow.world.claims.parent(flow.claim.tenant, self.task_id) == (flow.claim.task_id, self.step_id)
+
+    def _taken(self) -> ChildEnded:
+        message = f"task_id {self.task_id!r} belongs to another task: no child was made. Choose another one"
+        failure = Failure(type="TaskIdTaken", message=message, error_class="invalid_arguments", step_id=self.step_id)
+        ended = ChildEnded(child=self.task_id, status=Status.FAILED, failure=failure)
+        self._end("completed", message, codec.encode(ended))
+        return ended
 
     def _make(self) -> None:
         self._begun = True

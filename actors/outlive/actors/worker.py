@@ -55,6 +55,10 @@ LAST: Final = 4.5
 START: Final = 30.0
 """Seconds within which all services must have started."""
 
+FROZEN: Final = 3
+"""Leases for which the event loop may stand still before the watchdog ends the process. One lease loses the tasks: in
+the time between, a process that was stopped and goes on can still say that it was fenced."""
+
 WorkerFenced = Fenced
 
 _VERSION: Final = metadata.version("outlive")  # reads files, so once and early
@@ -78,7 +82,8 @@ class Worker:
     Args:
         app: what it can run.
         settings: where the servers are, and limits; without URLs the live pair of the state folder is used.
-        watchdog: end the process when its event loop stands still for a lease (for processes that are a worker alone).
+        watchdog: end the process when its event loop stands still for `FROZEN` leases (for processes that are a worker
+            alone).
 
     Use ``async with Worker(app, settings) as worker: await worker.run()``, or `run` alone. Entering connects; a
     failure to reach the servers is raised there.
@@ -187,7 +192,12 @@ class Worker:
         async with anyio.create_task_group() as group:
             if self._watchdog:
                 group.start_soon(self._feed_watchdog)
-            await self.heartbeat.run(task_status=status)
+            try:
+                await self.heartbeat.run(task_status=status)
+            except Fenced:
+                if self.supervisor is not None:
+                    await self.supervisor.fence(FLUSH)
+                raise
 
     async def _run_bus(self, status: anyio.abc.TaskStatus[None]) -> None:
         while not await self._has_streams():
@@ -248,10 +258,11 @@ class Worker:
         await service.run()
 
     async def _run_actors(self, status: anyio.abc.TaskStatus[None]) -> None:
-        world = World(
-            self.clock, self._threads, self.settings, self.heartbeat, str(self.incarnation), dict(self.app.signals)
-        )
         claims = Claims(self._pool, self.incarnation, sorted(self._kinds))
+        world = World(
+            self.clock, self._threads, self.settings, self.heartbeat, claims, str(self.incarnation),
+            dict(self.app.signals),
+        )  # fmt: skip
         coroner = Coroner(self._pool, self.incarnation, lease=self.settings.lease)
         self.supervisor = Supervisor(
             self._kinds, claims, self.journal, self.relay, coroner, self.ingester, self._pool, world
@@ -379,10 +390,10 @@ class Worker:
         _log.info("drained", handed_back=handed_back, left=len(supervisor.actors))
 
     async def _feed_watchdog(self) -> None:
-        """Outside the loop a timer waits: if the loop does not re-arm it for a lease, it ends the process."""
+        """Outside the loop a timer waits: if the loop does not re-arm it for `FROZEN` leases, it ends the process."""
         try:
             while not self.draining:
-                faulthandler.dump_traceback_later(self.settings.lease, exit=True)
+                faulthandler.dump_traceback_later(FROZEN * self.settings.lease, exit=True)
                 await asyncio.sleep(self.settings.lease / 10)
         finally:
             if not self.draining:

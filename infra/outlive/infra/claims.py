@@ -3,13 +3,14 @@
 A task is loaded with a handful of range scans, many tasks at once; a new task needs none.
 """
 
+import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from outlive.infra import failpoints, sql
+from outlive.infra import database, failpoints, sql
 from outlive.infra.records import Claim, Key
 
 
@@ -25,6 +26,7 @@ class StoredFact(NamedTuple):
     attempt: int
     wait_until: datetime | None
     body: bytes | None
+    arguments: bytes | None
 
 
 class StoredOperation(NamedTuple):
@@ -137,6 +139,16 @@ class Claims:
         )
         return [claimed_row(row) for row in rows]
 
+    async def parent(self, tenant: str, task_id: str) -> tuple[str | None, str | None]:
+        """Return whose child a task is, and of which step; waits for Postgres through outages."""
+        while True:
+            try:
+                row = await self._pool.fetchrow(self._sql["parent"], tenant, task_id)
+            except database.TRANSIENT:
+                await asyncio.sleep(0.2)
+            else:
+                return (row["parent"], row["parent_step"]) if row is not None else (None, None)
+
     async def next_due(self) -> float | None:
         """Seconds until the next task is due (negative: overdue); None when none is."""
         seconds: float | None = await self._pool.fetchval(self._sql["next_due"], self._kinds)
@@ -184,7 +196,7 @@ def _fact(to: Claimed, row: Any) -> None:
     to.facts.append(
         StoredFact(
             row["num"], row["name"], row["step_id"], row["label"], row["status"], row["digest"], row["attempt"] or 1,
-            row["at"], row["body"],
+            row["at"], row["body"], row["arguments"],
         )
     )  # fmt: skip
 

@@ -195,7 +195,7 @@ class Clerk:
                 return 0
             results = await self._results(link, telling)
             news = [item for row in telling for item in _news(row, rows, results)]
-            owners = await link.connection.fetch(self._sql["tell"], *_columns(news, 7))
+            owners = await link.connection.fetch(self._sql["tell"], *_columns(news, 8))
             await link.connection.execute(
                 self._sql["told"], [row["tenant"] for row in telling], [row["task_id"] for row in telling]
             )
@@ -216,17 +216,18 @@ def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
 
 
 def _news(row: Any, family: Sequence[Any], results: dict[tuple[str, str], bytes]) -> list[tuple[Any, ...]]:
-    """Rows for relatives' inboxes: (tenant, task id, command id, verb, name, body, digest)."""
+    """Rows for relatives' inboxes: (tenant, task id, command id, verb, name, body, digest, who)."""
     tenant, task_id = row["tenant"], row["task_id"]
     news: list[tuple[Any, ...]] = []
     if row["parent"] is not None and row["status"] in FINAL:
         body = _child_ended(row, results.get((tenant, task_id)))
         command_id = f"_child-{task_id}-{row['last_seq']}"
-        news.append((tenant, row["parent"], command_id, "child", task_id, body, codec.digest(body)))
+        news.append((tenant, row["parent"], command_id, "child", task_id, body, codec.digest(body), "_system"))
     if row["cancelling"] or row["status"] == Status.CANCELLED:
-        body = codec.encode({"type": "cancel", "by": task_id, "reason": CANCELLED_BY_PARENT})
+        by = f"parent {task_id}"
+        body = codec.encode({"type": "cancel", "by": by, "reason": CANCELLED_BY_PARENT})
         news += [
-            (tenant, child["task_id"], f"_cancel-{child['task_id']}", "cancel", None, body, codec.digest(body))
+            (tenant, child["task_id"], f"_cancel-{child['task_id']}", "cancel", None, body, codec.digest(body), by)
             for child in family
             if child["tenant"] == tenant and child["parent"] == task_id and child["status"] not in FINAL
         ]

@@ -55,6 +55,7 @@ def step(
     wait_until: datetime | None = None,
     inbox_pos: int | None = None,
     body: bytes | None = None,
+    arguments: bytes | None = None,
 ) -> Fact:
     """A step moved; `body` is its result (completed) or failure (failed), `took` in microseconds."""
     seq = claim.number()
@@ -63,7 +64,20 @@ def step(
         status=new, attempt=attempt, wait_until=wait_until, took=took,
     )  # fmt: skip
     return Fact(
-        seq, "step", codec.encode(event), step_id, name, new, digest, attempt, took, inbox_pos, wait_until, 0, body
+        seq,
+        "step",
+        codec.encode(event),
+        step_id,
+        name,
+        new,
+        digest,
+        attempt,
+        took,
+        inbox_pos,
+        wait_until,
+        0,
+        body,
+        arguments,
     )
 
 

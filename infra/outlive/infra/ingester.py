@@ -145,7 +145,7 @@ class Ingester:
             try:
                 await self._follow(cursor)
             except Interrupted as doubt:
-                _log.info("ingester.interrupted", why=str(doubt))
+                _log.debug("ingester.interrupted", why=str(doubt))
                 pause = _PAUSE
             except BusError as error:
                 _log.warning("ingester.nats_unreachable", error=str(error), retry_in=pause)
@@ -167,10 +167,11 @@ class Ingester:
         async with Feed(self._source, cursor.position.seq + 1) as feed:
             # Asked after the consumer was made: a stream that is replaced from now on takes the consumer with it.
             if created := await self._replaced(cursor.position):
-                if cursor.position.created:
-                    _log.warning("ingester.reads_from_start", stream=self._source.stream, was_at=cursor.position.seq)
+                known = cursor.position
                 await cursor.restart(created)
-                raise Interrupted("the stream is another one, or lost its end")
+                if known.created or known.seq:  # else nothing was read so far
+                    _log.warning("ingester.reads_from_start", stream=self._source.stream, was_at=known.seq)
+                raise Interrupted("the stream is another one, or lost its end" if known.created else "first start")
             while True:
                 self._settle(settled=True)
                 messages = await feed.batch(self._settings.lease / 3)

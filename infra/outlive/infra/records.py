@@ -33,6 +33,7 @@ class Fact(NamedTuple):
     wait_until: datetime | None = None
     codec: int = 0
     body: bytes | None = None
+    arguments: bytes | None = None
 
 
 class OperationRow(NamedTuple):

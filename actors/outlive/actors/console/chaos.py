@@ -37,7 +37,10 @@ def kill() -> None:
 @client_options
 @pass_given
 def worker(given: Given, which: str | None) -> None:
-    """SIGKILL a worker: the one that holds a task, the one named, or else the one with most running tasks."""
+    """SIGKILL a worker.
+
+    The one that holds a task, the one named, or else the one with most running tasks.
+    """
     _kill(given, lambda client: _find_worker(client, which))
 
 
@@ -46,7 +49,10 @@ def worker(given: Given, which: str | None) -> None:
 @client_options
 @pass_given
 def actor(given: Given, task_id: str) -> None:
-    """Kill the actor of a task; its worker lives on and starts it again from the last checkpoint."""
+    """Kill the actor of a task.
+
+    Its worker lives on and starts it again from the last checkpoint.
+    """
 
     async def find(client: Client) -> Kill:
         return Kill(incarnation=await _owner(client, task_id), task_id=task_id)

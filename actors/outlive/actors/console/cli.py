@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from outlive.actors.console import codes
 from outlive.actors.console.options import Given, client_options, dsn_option
 
-INTERRUPTED: Final = 130  # as in interrupt.py, which is imported late
 _PACKAGE: Final = "outlive.actors.console"
 
 
@@ -59,7 +59,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = MappingProxyType(
             "migrate": Entry("operate:migrate", "Bring the database to this version's schema."),
             "dead-letters": Entry("letters:dead_letters", "See and settle messages that could not be read."),
             "chaos": Entry("chaos:chaos", "Kill a worker or an actor, to see what happens."),
-            "bench": Entry("bench:bench", "Measure durable steps per second on this machine."),
+            "bench": Entry("bench:measure", "Measure durable steps per second on this machine."),
         },
     }
 )
@@ -102,19 +102,20 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command, and end with its code; a known error is one line."""
+        given = ctx.ensure_object(Given)  # here, so that all commands below share it
         try:
             code = super().invoke(ctx)
         except KeyboardInterrupt:
-            code = INTERRUPTED
+            code = codes.INTERRUPTED
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
             failures = importlib.import_module(f"{_PACKAGE}.failures")  # only now: it knows the errors of all layers
-            known: click.ClickException | None = failures.known(error, as_json=ctx.ensure_object(Given).as_json)
+            known: click.ClickException | None = failures.known(error, as_json=given.as_json)
             if known is None:
                 raise
             raise known from error
-        ctx.exit(code or 0)
+        ctx.exit(code or codes.DONE)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

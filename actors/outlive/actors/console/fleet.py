@@ -108,11 +108,13 @@ class Fleet:
         return [self._members[slot].process.pid for slot in sorted(self._members)]
 
     async def run(self) -> None:
-        """Keep the workers running until cancelled, then drain them.
+        """Keep the workers running until cancelled, then drain them; without any, return.
 
         Raises:
             WorkerFailed: the code does not start.
         """
+        if not self._count:
+            self.ready.set()
         try:
             async with anyio.create_task_group() as group:
                 for slot in range(self._count):

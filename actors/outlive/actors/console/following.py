@@ -3,18 +3,15 @@
 import sys
 from collections.abc import Mapping
 from contextlib import aclosing
-from typing import Final
 
 import anyio
 
+from outlive.actors.console import codes
 from outlive.actors.console.screen import Screen
 from outlive.infra.client import Client
 from outlive.protocol import api
 from outlive.protocol.events import StatusEvent
 from outlive.protocol.task import FINAL, Status, TaskRecord
-
-FAILED: Final = 1
-PERSON: Final = 3
 
 
 class Follower:
@@ -26,7 +23,7 @@ class Follower:
         stay: go on watching a task that waits for a person (somebody looks, and may act elsewhere).
 
     Attributes:
-        seen: the last event shown, by task.
+        seen: the last event shown, by task, of those that have not ended.
     """
 
     def __init__(self, client: Client, screen: Screen, *, stay: bool) -> None:
@@ -41,16 +38,17 @@ class Follower:
         Raises:
             QuestionRefused: there is no such task.
         """
-        codes: list[int] = []
+        ends: list[int] = []
 
         async def follow_one(task_id: str, from_seq: int) -> None:
-            codes.append(await self._one(task_id, from_seq))
+            ends.append(await self._one(task_id, from_seq))
+            del self.seen[task_id]
 
         async with anyio.create_task_group() as group:
             for task_id, from_seq in tasks.items():
                 self.seen[task_id] = from_seq - 1
                 group.start_soon(follow_one, task_id, from_seq)
-        return next((code for code in (FAILED, PERSON) if code in codes), 0)
+        return next((code for code in (codes.FAILED, codes.PERSON) if code in ends), codes.DONE)
 
     async def _one(self, task_id: str, from_seq: int) -> int:
         waits = False
@@ -63,10 +61,10 @@ class Follower:
                     waits = item.status is Status.PAUSED
                 if waits and not self._stay and (task := await self._stands_still(task_id)):
                     self._screen.end(task)
-                    return PERSON
+                    return codes.PERSON
         task = await self._client.get(task_id)
         self._screen.end(task)
-        return FAILED if task.status in FINAL - {Status.SUCCEEDED} else 0
+        return codes.FAILED if task.status in FINAL - {Status.SUCCEEDED} else codes.DONE
 
     async def _stands_still(self, task_id: str) -> TaskRecord | None:
         """Return the task if nothing has happened to it since the event just shown: it waits now, not in its past."""

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import anyio
 
-INTERRUPTED: Final = 130
-"""Exit code of a command that was interrupted, or left alone what it watched."""
+from outlive.actors.console import codes
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -45,7 +44,7 @@ class Interrupt:
 def run(
     command: Callable[[Interrupt], Awaitable[int]],
     *,
-    interrupted: int = INTERRUPTED,
+    interrupted: int = codes.INTERRUPTED,
     loop_factory: LoopFactory | None = None,
 ) -> int:
     """Run a command to its end; one that is interrupted is cancelled, cleans up, and gives the code `interrupted`."""

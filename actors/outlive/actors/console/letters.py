@@ -73,7 +73,10 @@ def show(given: Given, number: int) -> None:
 @dsn_option
 @pass_given
 def requeue(given: Given, number: int, by: str) -> None:
-    """Send one again, as it came: after an upgrade, or when the store refused it for a while."""
+    """Send one again, as it came.
+
+    Useful after an upgrade, or when the store refused it for a while.
+    """
 
     async def send(pool: Pool, settings: Settings) -> int:
         async with Bus.of(settings, name="outlive dead-letters") as bus:

@@ -7,7 +7,7 @@ import click
 import msgspec
 from rich.text import Text
 
-from outlive.actors.console import output
+from outlive.actors.console import codes, output
 from outlive.actors.console.options import Given, client_options, dsn_option, json_option, pass_given
 from outlive.actors.console.session import ask
 from outlive.infra import embedded
@@ -69,12 +69,12 @@ def doctor(given: Given) -> int:
     bad = [one for one in findings if not one.ok]
     if given.as_json:
         output.emit({"ok": not bad, "findings": findings})
-        return 1 if bad else 0
+        return codes.FAILED if bad else codes.DONE
     width = max(len(one.name) for one in findings)
     for one in findings:
         output.console().print(_line(one, width), soft_wrap=False)
     output.say(f"\n{len(bad)} of {len(findings)} need attention" if bad else f"\nall {len(findings)} checks are fine")
-    return 1 if bad else 0
+    return codes.FAILED if bad else codes.DONE
 
 
 def _line(finding: Finding, width: int) -> Text:

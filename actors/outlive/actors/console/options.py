@@ -58,8 +58,9 @@ json_option: Final = click.option(
 dsn_option: Final = _setting(
     "--postgres-dsn", metavar="DSN", variable="OUTLIVE_POSTGRES_DSN", text="Where Postgres is."
 )
+nats_option: Final = _setting("--nats-url", metavar="URL", variable="OUTLIVE_NATS_URL", text="Where NATS is.")
 _CLIENT: Final = (
-    _setting("--nats-url", metavar="URL", variable="OUTLIVE_NATS_URL", text="Where NATS is."),
+    nats_option,
     _setting(
         "--state-dir", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
         variable="OUTLIVE_STATE_DIR", text="Folder of the embedded servers.",

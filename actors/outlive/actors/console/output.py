@@ -9,6 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from rich.theme import Theme
 
 from outlive.protocol.task import Status
 
@@ -20,6 +21,8 @@ _STYLES: Final = {
     Status.FAILED: "red",
     Status.CANCELLED: "dim",
 }
+
+_CALM: Final = Theme({"bar.complete": "cyan", "bar.finished": "green", "bar.pulse": "cyan", "progress.elapsed": "dim"})
 
 
 def emit(value: Any) -> None:
@@ -40,7 +43,7 @@ def say(text: str) -> None:
 
 def console(*, err: bool = False) -> Console:
     """Return a console for results, or for words to a person; lines are cut to fit a screen only."""
-    made = Console(stderr=err, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    made = Console(stderr=err, highlight=False, markup=False, emoji=False, soft_wrap=True, theme=_CALM)
     if not made.is_terminal:
         made.width = _UNCUT
     return made

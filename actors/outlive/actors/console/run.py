@@ -7,7 +7,7 @@ import anyio
 import click
 import msgspec
 
-from outlive.actors.console import apps, interrupt, output, screen, servers
+from outlive.actors.console import apps, bars, codes, interrupt, output, servers
 from outlive.actors.console.fleet import Fleet
 from outlive.actors.console.following import Follower
 from outlive.actors.console.options import Given, by_option, client_options, dsn_option, pass_given
@@ -30,16 +30,16 @@ def run(given: Given, /, app: str, by: str, **order: Any) -> int:
     apps.find(app)
     wanted = Order.read(**order)
     code = interrupt.run(lambda asked: _run(given, app, by, wanted, asked))
-    if code not in (0, 1):
+    if code not in (codes.DONE, codes.FAILED):
         task = ["--task-id", wanted.task_id, "--input", msgspec.json.encode(wanted.input).decode()]
         output.say(f"it is kept. To go on: {shlex.join(['outlive', 'run', app, wanted.kind, *task])}")
     return code
 
 
 async def _run(given: Given, app: str, by: str, order: Order, asked: interrupt.Interrupt) -> int:
-    code = 1
+    code = codes.FAILED
     settings = given.settings()
-    with screen.choose(as_json=given.as_json) as view:
+    with bars.choose(as_json=given.as_json) as view:
         async with servers.running(settings, view.doing) as found:
             fleet = Fleet(
                 app, 1, servers.variables(found), grace=found.grace, hurry=asked.hurry, say=view.doing,

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import click
 
-from outlive.actors.console import arguments, interrupt, output
+from outlive.actors.console import arguments, codes, interrupt, output
 from outlive.actors.console.options import Given, by_option, client_options, pass_given
 from outlive.actors.console.watch import follow
 from outlive.infra.client import Client
@@ -20,7 +20,9 @@ _OPTIONS: Final = (
     click.argument("words", nargs=-1, metavar="[KEY=TEXT|KEY:=JSON]..."),
     click.option("--input", "-i", "whole", metavar="JSON|@FILE|-", help="The input as one JSON object."),
     click.option("--task-id", metavar="ID", help="An id of your own: submitted again, it is the same task."),
-    click.option("--priority", type=click.IntRange(-100, 100), default=0, help="Higher first.  [default: 0]"),
+    click.option(
+        "--priority", type=click.IntRange(-100, 100), default=0, show_default=True, metavar="N", help="Higher first."
+    ),
     click.option("--label", "-l", "labels", multiple=True, metavar="KEY=VALUE", help="To find it again; repeatable."),
 )
 
@@ -71,7 +73,7 @@ def order_options(function: F) -> F:
 def submit(given: Given, /, command_id: str | None, watching: bool, by: str, **order: Any) -> int:
     """Submit a task and write its id.
 
-    KEY=TEXT gives a text, KEY:=JSON any value: submit collect folder=. deep:=true
+    KEY=TEXT gives a text, KEY:=JSON any value, for instance: collect folder=. deep:=true
     """
     wanted = Order.read(**order)
 
@@ -79,7 +81,7 @@ def submit(given: Given, /, command_id: str | None, watching: bool, by: str, **o
         async with Client(given.settings(), by=by) as client:
             handle = await wanted.submit(client, command_id)
             _tell(handle, given, watching=watching)
-            return await follow(client, given, {handle.task_id: 1}) if watching else 0
+            return await follow(client, given, {handle.task_id: 1}) if watching else codes.DONE
 
     return interrupt.run(submitting)
 

@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import click
 
-from outlive.actors.console import apps, output, servers, sources
+from outlive.actors.console import apps, codes, output, servers, sources
 from outlive.actors.console.fleet import Fleet
 from outlive.actors.console.interrupt import Interrupt, run
 from outlive.actors.console.options import Given, client_options, dsn_option, pass_given
@@ -15,10 +15,17 @@ from outlive.infra.settings import Settings
 
 @click.command()
 @click.argument("app", default=apps.BUILT_IN)
-@click.option("--workers", "-w", "count", type=click.IntRange(0), default=1, help="How many.  [default: 1]")
+@click.option(
+    "--workers", "-w", "count", type=click.IntRange(0), default=1, show_default=True, metavar="N", help="How many."
+)
 @click.option("--reload", "reloading", is_flag=True, help="Start workers anew when the app's source files change.")
 @click.option("--chaos", is_flag=True, help="Let 'outlive chaos' kill workers and actors.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    help="Least level of log lines.",
+)
 @client_options
 @dsn_option
 @pass_given
@@ -45,9 +52,10 @@ def up(given: Given, app: str, count: int, reloading: bool, chaos: bool, log_lev
                     group.start_soon(sources.watch, source, _renewing(fleet))
                 await fleet.ready.wait()
                 _tell_ready(given, found, app, fleet)
-        return 0
+                await anyio.sleep_forever()
+        return codes.DONE
 
-    return run(serving, interrupted=0)
+    return run(serving, interrupted=codes.DONE)
 
 
 def _renewing(fleet: Fleet) -> Any:

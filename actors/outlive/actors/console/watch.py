@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from outlive.actors.console import interrupt, output, screen
+from outlive.actors.console import bars, interrupt, output
 from outlive.actors.console.following import Follower, somebody_looks
 from outlive.actors.console.options import Given, client_options, pass_given
 from outlive.infra.client import Client
@@ -14,7 +14,7 @@ from outlive.infra.client import Client
 @click.command()
 @click.argument("tasks", nargs=-1, required=True, metavar="TASK...")
 @click.option(
-    "--from-seq", "-n", metavar="N", type=click.IntRange(1), default=1, help="Begin at this event.  [default: 1]"
+    "--from-seq", "-n", metavar="N", type=click.IntRange(1), default=1, show_default=True, help="Begin at this event."
 )
 @client_options
 @pass_given
@@ -33,12 +33,12 @@ def watch(given: Given, tasks: Sequence[str], from_seq: int) -> int:
 
 async def follow(client: Client, given: Given, tasks: Mapping[str, int]) -> int:
     """Follow tasks on the screen that fits; when interrupted, say how to go on."""
-    view = screen.choose(as_json=given.as_json, named=len(tasks) > 1)
+    view = bars.choose(as_json=given.as_json, named=len(tasks) > 1)
     follower = Follower(client, view, stay=somebody_looks() and not given.as_json)
     try:
         with view:
             return await follower.follow(tasks)
     except asyncio.CancelledError:
         for task_id, seq in follower.seen.items():
-            output.say(f"detached; the task runs on. To see the rest: outlive watch {task_id} --from-seq {seq + 1}")
+            output.say(f"detached. To see the rest: outlive watch {task_id} --from-seq {seq + 1}")
         raise

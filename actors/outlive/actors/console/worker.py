@@ -15,7 +15,7 @@ import structlog
 from outlive.actors import logging
 from outlive.actors.app import App
 from outlive.actors.chaos import Chaos
-from outlive.actors.console import apps, failures, interrupt
+from outlive.actors.console import apps, codes, failures, interrupt
 from outlive.actors.console.options import Given, client_options, dsn_option, pass_given
 from outlive.actors.worker import Worker, WorkerFenced, WorkerUnhealthy
 from outlive.infra import embedded
@@ -34,7 +34,12 @@ class ServersEnded(RuntimeError):
 @click.command()
 @click.argument("app")
 @click.option("--chaos", is_flag=True, help="Let 'outlive chaos' kill this worker and its actors.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    help="Least level of log lines.",
+)
 @click.option("--log-json/--log-text", default=None, help="Form of log lines.  [default: text on a terminal]")
 @click.option("--crew", type=(int, int), hidden=True, help="Process id of the parent; descriptor told when we serve.")
 @client_options
@@ -54,7 +59,7 @@ def worker(
     try:
         return interrupt.run(
             lambda asked: _serve(declared, settings, asked, chaos=chaos, ready=crew and crew[1]),
-            interrupted=0,
+            interrupted=codes.DONE,
             loop_factory=interrupt.fast_loop(),
         )
     except Exception as error:
@@ -65,7 +70,7 @@ def worker(
 
 
 async def _serve(app: App, settings: Settings, asked: interrupt.Interrupt, *, chaos: bool, ready: int | None) -> int:
-    asked.second = lambda: os._exit(interrupt.INTERRUPTED)
+    asked.second = lambda: os._exit(codes.INTERRUPTED)
     async with anyio.create_task_group() as group:
         async with Worker(app, settings, watchdog=True) as served:
             asked.first = served.stop
@@ -80,7 +85,7 @@ async def _serve(app: App, settings: Settings, asked: interrupt.Interrupt, *, ch
                 os.close(ready)
             await served.run()
         group.cancel_scope.cancel()
-    return 0
+    return codes.DONE
 
 
 async def _watch_servers(settings: Settings) -> None:

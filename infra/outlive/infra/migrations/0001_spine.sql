@@ -108,6 +108,7 @@ create table fact (
   wait_until timestamptz,
   codec smallint not null default 0,
   body bytea,                                  -- a step's result, a failure, the task's result
+  arguments bytea,                             -- of a read-only step, if they are short; those of effects stand with the operation
   event bytea not null,                        -- the progress event as published
   at timestamptz not null default outlive.clock(),
   primary key (tenant, task_id, seq)
@@ -233,7 +234,7 @@ create type journal_state as (status text, reasons bytea, cancelling boolean, wa
 create type journal_task as (i int, tenant text, task_id text, epoch bigint, after bigint, n int, last_seq bigint,
   published bigint, published_at bigint, applied bigint, steps int, current_step text, state journal_state);
 create type journal_fact as (i int, seq bigint, type text, step_id text, name text, status text, digest bytea, attempt smallint,
-  took bigint, inbox_pos bigint, wait_until timestamptz, codec smallint, body bytea, event bytea);
+  took bigint, inbox_pos bigint, wait_until timestamptz, codec smallint, body bytea, event bytea, arguments bytea);
 create type journal_operation as (i int, step_id text, operation_id text, name text, status text, attempt int, digest bytea,
   codec smallint, arguments bytea, started_at timestamptz, deadline timestamptz, ended_at timestamptz);
 create type journal_attempt as (i int, step_id text, operation_id text, attempt int, worker uuid, started_at timestamptz,

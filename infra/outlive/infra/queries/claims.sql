@@ -1,15 +1,20 @@
 -- Who may run a task. A claim or take-over sets owner and epoch (and clears what asked for it), nothing else: the rest is the actor's first
 -- record. Never a left join to worker in a locking query: the recheck after the lock reuses the joined row and claims too much.
+-- `me` is empty once this worker is fenced, and holds back a fence until the claim is committed: else a worker that wakes up after its death
+-- was dealt with could take a task whose owner nobody looks for any more.
 
 -- name: claim
 -- Tasks without an owner that are due. $1 me, $2 at most, $3 my kinds, $4 workers that share the due work
-with n as materialized (
+with me as materialized (
+  select 1 from worker where incarnation = $1 and not fenced for share),
+n as materialized (
   select count(*) as due
     from (select 1 from task where due_at <= (select outlive.clock()) and kind = any($3) limit 400) d),
 c as materialized (
   select tenant, task_id
     from task
    where due_at <= (select outlive.clock()) and owner is null and kind = any($3) and status in ('queued', 'running', 'paused')
+     and exists (select 1 from me)
    order by priority desc, due_at
    limit (select least($2::bigint, case when due >= 400 then $2::bigint else greatest(1, (due + $4 - 1) / $4) end) from n)
      for no key update skip locked)
@@ -24,10 +29,12 @@ returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.codec, t.input,
 -- name: take_over
 -- Tasks of dead workers, each to one winner; a death is noted where a step may have been in progress. $1 me, $2 at most, $3 the dead, $4 my kinds,
 -- $5 their reasons
-with c as materialized (
+with me as materialized (
+  select 1 from worker where incarnation = $1 and not fenced for share),
+c as materialized (
   select tenant, task_id, owner, epoch, steps, current_step, waiting_for
     from task
-   where owner = any($3::uuid[]) and kind = any($4)
+   where owner = any($3::uuid[]) and kind = any($4) and exists (select 1 from me)
    order by priority desc, tenant, task_id
    limit $2
      for no key update skip locked),
@@ -69,6 +76,10 @@ returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.codec, t.input,
   (select count(*) from death x where x.tenant = t.tenant and x.task_id = t.task_id and x.steps = t.steps) as deaths,
   null::uuid as died;
 
+-- name: parent
+-- Whose child a task is. $1 tenant, $2 task id
+select parent, parent_step from task where tenant = $1 and task_id = $2;
+
 -- name: next_due
 -- Seconds until the next task is due; null = none. $1 my kinds
 select extract(epoch from min(due_at) - outlive.clock())::float8 from task where due_at is not null and kind = any($1);
@@ -83,20 +94,20 @@ with k as materialized (
   select k.i, k.tenant, k.task_id, k.run_from, k.applied, k.published
     from unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[]) with ordinality as k(tenant, task_id, run_from, applied, published, i))
 select k.i, 'f' as what, f.type as name, f.step_id, f.name as label, f.status, f.digest, f.seq as num, f.attempt::bigint as attempt, f.inbox_pos as pos,
-       f.wait_until as at, f.codec, f.body, null::uuid as worker
+       f.wait_until as at, f.codec, f.body, null::uuid as worker, f.arguments
   from k join fact f on f.tenant = k.tenant and f.task_id = k.task_id and f.seq > k.run_from and f.type in ('step', 'note')
 union all
-select k.i, 'o', o.operation_id, o.step_id, o.name, o.status, o.digest, o.epoch, o.attempt, null, o.started_at, o.codec, o.arguments, o.worker
+select k.i, 'o', o.operation_id, o.step_id, o.name, o.status, o.digest, o.epoch, o.attempt, null, o.started_at, o.codec, o.arguments, o.worker, null
   from k join operation o on o.tenant = k.tenant and o.task_id = k.task_id
 union all
-select k.i, 'a', a.operation_id, a.step_id, a.error_class, a.reason, null, a.attempt, null, null, a.wait_until, 0::smallint, null, a.worker
+select k.i, 'a', a.operation_id, a.step_id, a.error_class, a.reason, null, a.attempt, null, null, a.wait_until, 0::smallint, null, a.worker, null
   from k join attempt a on a.tenant = k.tenant and a.task_id = k.task_id
 union all
-select k.i, 'm', y.verb, y.name, y.command_id, y.by, y.digest, y.pos, null, null, y.received_at, y.codec, y.body, null
+select k.i, 'm', y.verb, y.name, y.command_id, y.by, y.digest, y.pos, null, null, y.received_at, y.codec, y.body, null, null
   from k join inbox y on y.tenant = k.tenant and y.task_id = k.task_id and y.pos is not null
  where y.pos > k.applied or (not y.taken and y.verb in ('signal', 'child', 'approve', 'reject', 'resolve', 'retry', 'skip') and y.code = 'applied')
 union all
-select k.i, 'e', '', null, null, null, null, f.seq, null, null, null, 0::smallint, f.event, null
+select k.i, 'e', '', null, null, null, null, f.seq, null, null, null, 0::smallint, f.event, null, null
   from k join fact f on f.tenant = k.tenant and f.task_id = k.task_id and f.seq > k.published
 order by 1, 2, 8;
 

@@ -48,19 +48,19 @@ select t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.parent, t.parent_s
    for no key update of t;
 
 -- name: tell
--- Put rows into inboxes, once each. $1 tenants, $2 task ids, $3 command ids, $4 verbs, $5 names, $6 bodies, $7 digests
+-- Put rows into inboxes, once each. $1 tenants, $2 task ids, $3 command ids, $4 verbs, $5 names, $6 bodies, $7 digests, $8 who
 with m as materialized (
-  select m.tenant, m.task_id, m.command_id, m.verb, m.name, m.body, m.digest, m.i
-    from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::bytea[]) with ordinality
-      as m(tenant, task_id, command_id, verb, name, body, digest, i)
+  select m.tenant, m.task_id, m.command_id, m.verb, m.name, m.body, m.digest, m.by, m.i
+    from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::bytea[], $8::text[]) with ordinality
+      as m(tenant, task_id, command_id, verb, name, body, digest, by, i)
    where not exists (select 1 from inbox y where y.tenant = m.tenant and y.command_id = m.command_id)),
 r as materialized (
-  select m.tenant, m.task_id, m.command_id, m.verb, m.name, m.body, m.digest,
+  select m.tenant, m.task_id, m.command_id, m.verb, m.name, m.body, m.digest, m.by,
          t.inbox_head + row_number() over (partition by m.tenant, m.task_id order by m.i) as pos
     from m join task t on t.tenant = m.tenant and t.task_id = m.task_id),
 x as (
   insert into inbox (tenant, task_id, command_id, pos, verb, name, by, claimed, digest, body)
-  select tenant, task_id, command_id, pos, verb, name, '_system', false, digest, body from r)
+  select tenant, task_id, command_id, pos, verb, name, by, false, digest, body from r)
 update task t
    set inbox_head = h.head,
        due_at = case when t.owner is null and h.verb = 'child' and t.status = 'running' then outlive.clock() else t.due_at end,

@@ -49,9 +49,9 @@ own as (
    where t.tenant = b.tenant and t.task_id = b.task_id and t.owner is not distinct from $1 and t.epoch = b.epoch and t.version = b.after
   returning b.i, t.tenant, t.task_id),
 f as (
-  insert into fact (tenant, task_id, seq, type, step_id, name, status, digest, attempt, took, inbox_pos, wait_until, codec, body, event)
+  insert into fact (tenant, task_id, seq, type, step_id, name, status, digest, attempt, took, inbox_pos, wait_until, codec, body, event, arguments)
   select own.tenant, own.task_id, x.seq, x.type, x.step_id, x.name, x.status, x.digest, x.attempt, x.took, x.inbox_pos, x.wait_until,
-         x.codec, x.body, x.event
+         x.codec, x.body, x.event, x.arguments
     from unnest($3::journal_fact[]) x join own on own.i = x.i),
 o as (
   insert into operation as o (tenant, task_id, step_id, operation_id, name, status, attempt, epoch, worker, digest, codec, arguments,

@@ -163,7 +163,12 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Do an effect, or learn a behaviour."""
         url = urlsplit(self.path)
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode() or "null"
+        length = int(self.headers.get("Content-Length") or 0)
+        sent = self.rfile.read(length)
+        if len(sent) < length:  # the caller died amid its request: nothing was asked for
+            self.close_connection = True
+            return
+        body = sent.decode() or "null"
         if url.path == "/behave":
             self._learn(body)
         elif url.path.startswith("/effect/"):
