@@ -8,7 +8,7 @@ statement, and lets go.
 import asyncio
 import uuid
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -28,6 +28,7 @@ from outlive.protocol.task import FINAL, Reason, ReasonCode, Status
 
 BATCH: Final = 200
 _RECONNECT: Final = 0.2
+_SAID: Final = {"approve": "approved", "reject": "rejected", "resolve": "resolved"}
 CANCELLED_BY_PARENT: Final = "the parent was cancelled"
 
 _log = structlog.get_logger("outlive.clerk")
@@ -51,6 +52,11 @@ def decided(letter: Mail, decision: Decision, before: Status) -> AnswerRow:
         letter.pos, str(decision.code), decision.message, who=who, what=letter.verb, before=str(before),
         after=str(decision.status),
     )  # fmt: skip
+
+
+def answered(verb: str, by: str | None, at: datetime) -> str:
+    """Say who answered a question, for the one who comes second."""
+    return f"{by or 'somebody'} {_SAID[verb]} it at {at.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
 
 
 def read_reasons(body: bytes | None) -> tuple[Reason, ...]:
@@ -152,6 +158,7 @@ class Clerk:
             cases = [Case(claimed_row(row), row["due_at"], row["ended_at"]) for row in rows]
             mail = await Claims(link.connection, self._incarnation, []).mail([case.claim for case in cases])
             await self._effects(link, cases)
+            await self._about(link, cases, mail)
             now = self._clock.now()
             for case, letters in zip(cases, mail, strict=True):
                 for letter in letters:
@@ -175,6 +182,25 @@ class Clerk:
         rows = await link.connection.fetch(self._sql["effects"], [k[0] for k in by_key], [k[1] for k in by_key])
         for row in rows:
             by_key[row["tenant"], row["task_id"]].effects.append((row["step_id"], row["name"], row["status"]))
+
+    async def _about(self, link: Link, cases: Sequence["Case"], mail: Sequence[Sequence[Mail]]) -> None:
+        """Look up the steps that letters of people are about."""
+        named = [
+            (case, letter.name)
+            for case, letters in zip(cases, mail, strict=True)
+            for letter in letters
+            if letter.name is not None and letter.verb not in {"signal", "child"}
+        ]
+        if not named:
+            return
+        keys = sorted({(*case.claim.key, name) for case, name in named})
+        rows = await link.connection.fetch(self._sql["about"], *_columns(keys, 3))
+        by_key = {case.claim.key: case for case, _ in named}
+        for row in rows:
+            case = by_key[row["tenant"], row["task_id"]]
+            case.steps[row["step_id"]] = row["status"]
+            if row["verb"] is not None:
+                case.answered[row["step_id"]] = answered(row["verb"], row["by"], row["decided_at"])
 
     def _say(self, case: "Case", records: list[Record], now: datetime) -> None:
         claim = case.claim
@@ -251,6 +277,8 @@ class Case:
         self.reasons = read_reasons(task.reasons)
         self.cancelling = task.cancelling
         self.effects: list[tuple[str, str, str]] = []
+        self.steps: dict[str, str | None] = {}  # how the steps ended that letters name
+        self.answered: dict[str, str] = {}  # who answered what was asked about a step
         self.answers: list[tuple[str, Code, str]] = []
         self.caught_up = task.claim.published == task.claim.last_seq  # else the sweep publishes, in order
         self.said = ""
@@ -267,9 +295,12 @@ class Case:
         self._applied = letter.pos
         command = read_command(letter)
         before = self.status
-        decision = self._apply(command, now)
+        decision = self._apply(command, letter.name or "", now)
+        if decision.ok and letter.verb in _SAID:
+            self.answered[letter.name or ""] = answered(letter.verb, letter.by, now)
         self.answers.append((letter.command_id, decision.code, decision.message))
-        if before not in FINAL and letter.verb != "child":
+        reopened = before in FINAL and decision.status not in FINAL
+        if (reopened or before not in FINAL) and letter.verb != "child":
             self._facts.append(
                 happenings.command(
                     self.claim, now, letter.command_id, letter.verb, decision.code, decision.message, by=letter.by
@@ -278,7 +309,7 @@ class Case:
         self._move(decision, letter, now)
         self._rows.append(decided(letter, decision, before))
 
-    def _apply(self, command: AnyCommand | Internal | str, now: datetime) -> Decision:
+    def _apply(self, command: AnyCommand | Internal | str, name: str, now: datetime) -> Decision:
         if isinstance(command, str):
             return Decision(
                 code=Code.INVALID, message=command, status=self.status, reasons=self.reasons,
@@ -286,7 +317,8 @@ class Case:
             )  # fmt: skip
         facts = Facts(
             task_id=self.claim.task_id, status=self.status, reasons=self.reasons, started=self._started,
-            cancelling=self.cancelling, ended_at=self._ended_at,
+            cancelling=self.cancelling, ended_at=self._ended_at, step=self.steps.get(name),
+            answered=self.answered.get(name, ""),
         )  # fmt: skip
         return lifecycle.apply(facts, command, now=now)
 

@@ -20,7 +20,20 @@ from outlive.protocol import api, codec, ids
 from outlive.protocol.answers import Answer
 from outlive.protocol.api import Trouble
 from outlive.protocol.checkpoint import Checkpoint
-from outlive.protocol.commands import INPUT_LIMIT, AnyCommand, Cancel, Pause, Resume, Submit
+from outlive.protocol.commands import (
+    INPUT_LIMIT,
+    AnyCommand,
+    Approve,
+    Cancel,
+    Pause,
+    Reject,
+    Resolve,
+    Resume,
+    Retry,
+    Skip,
+    Submit,
+    Verdict,
+)
 from outlive.protocol.commands import Signal as SignalCommand
 from outlive.protocol.subjects import Subjects
 from outlive.protocol.task import Status, TaskRecord
@@ -253,6 +266,61 @@ class Client:
             body, name = codec.pack(value, Any)[0], signal
         return await self.command(task_id, SignalCommand(name=name, value=_stored(body, "value")))
 
+    async def approve(
+        self, task_id: str, operation_id: str, *, digest: str | None = None, reason: str | None = None
+    ) -> Answer:
+        """Say yes to an operation that waits for it. Raises like `command`; ``stale`` where nothing is asked any more.
+
+        Args:
+            task_id: the task.
+            operation_id: step and operation, ``4:1`` or ``4`` for short, as in the task's reasons.
+            digest: of the arguments that were looked at, from the reason: a yes is never for other ones.
+            reason: kept with the answer.
+        """
+        return await self.command(task_id, Approve(operation_id=operation_id, digest=digest, reason=reason))
+
+    async def reject(
+        self, task_id: str, operation_id: str, *, digest: str | None = None, reason: str | None = None
+    ) -> Answer:
+        """Say no to an operation: its step fails with the reason. Arguments and errors as for `approve`."""
+        return await self.command(task_id, Reject(operation_id=operation_id, digest=digest, reason=reason))
+
+    async def resolve(
+        self,
+        task_id: str,
+        operation_id: str,
+        verdict: Verdict,
+        result: Any = None,
+        *,
+        reason: str | None = None,
+        reference: str | None = None,
+        new_operation: bool = False,
+    ) -> Answer:
+        """Say what became of an effect whose answer was lost; see `outlive.protocol.commands.Resolve`.
+
+        Raises like `command`; `codec.NotStorable` for the result, and `ValueError` for one that the verdict has no use for.
+        """
+        command = Resolve(
+            operation_id=operation_id, verdict=verdict, reason=reason, reference=reference, new_operation=new_operation,
+            result=None if result is None else _stored(codec.pack(result, Any)[0], "result"),
+        )  # fmt: skip
+        return await self.command(task_id, command)
+
+    async def retry(self, task_id: str, step_id: str | None = None, *, args: Mapping[str, Any] | None = None) -> Answer:
+        """Let a failed task go on from its checkpoint. Raises like `command`.
+
+        Args:
+            task_id: the task.
+            step_id: the step that failed; without one the task's own function failed.
+            args: corrected arguments of the step by name: sent under a new key.
+        """
+        corrected = None if args is None else _stored(codec.pack(dict(args), dict[str, Any])[0], "args")
+        return await self.command(task_id, Retry(step_id=step_id, args=corrected))
+
+    async def skip(self, task_id: str, step_id: str, result: Any) -> Answer:
+        """Give a step that failed or waits for a person its result. Raises like `command`, and `codec.NotStorable`."""
+        return await self.command(task_id, Skip(step_id=step_id, result=_stored(codec.pack(result, Any)[0], "result")))
+
     # -- questions
 
     async def get(self, task_id: str, *, with_input: bool = True, with_result: bool = True) -> TaskRecord:
@@ -325,13 +393,14 @@ class Client:
         """Return a task's whole ledger: its operations and attempts. Raises like `get`."""
         question = api.Operations(task_id=ids.check("task_id", task_id))
         page = await self.questions.ask("operations", question, api.OperationPage)
-        operations, attempts = page.operations, page.attempts
+        operations, attempts, words = page.operations, page.attempts, page.words
         while page.after is not None:
             question = api.Operations(task_id=task_id, after=page.after)
             page = await self.questions.ask("operations", question, api.OperationPage)
             operations += page.operations
             attempts += page.attempts
-        return api.OperationPage(operations=operations, attempts=attempts)
+            words += page.words
+        return api.OperationPage(operations=operations, attempts=attempts, words=words)
 
     async def find_command(self, command_id: str) -> api.CommandRecord:
         """Return what became of a command. Raises like `get`; `QuestionRefused` when it has not arrived."""

@@ -68,6 +68,8 @@ class _Parts(msgspec.Struct):
     goal: msgspec.Raw = msgspec.Raw(b"null")
     policy: msgspec.Raw = msgspec.Raw(b"{}")
     value: msgspec.Raw = msgspec.Raw(b"null")
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    args: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _NotAllowed(Exception):
@@ -196,7 +198,7 @@ def _fits(body: bytes, limit: int) -> None:
     if len(body) <= limit:
         return
     parts = msgspec.json.decode(body, type=_Parts)
-    size = max(len(bytes(part)) for part in (parts.input, parts.value))
+    size = max(len(bytes(part)) for part in (parts.input, parts.value, parts.result, parts.args))
     if size > limit:
         raise ValueError(f"{size} bytes are too many, {limit} are allowed: store it elsewhere and pass a reference")
 

@@ -16,8 +16,9 @@ from outlive.infra.database import Pool
 from outlive.protocol import api
 from outlive.protocol.answers import Answer, Code
 from outlive.protocol.checkpoint import Checkpoint, CompletedStep, PendingStep
-from outlive.protocol.keys import operation_key
-from outlive.protocol.operations import AttemptRecord, ErrorClass, OperationRecord, OperationStatus
+from outlive.protocol.commands import Approve, Reject, Resolve
+from outlive.protocol.keys import operation_key, split_operation
+from outlive.protocol.operations import AttemptRecord, ErrorClass, OperationRecord, OperationStatus, WordRecord
 from outlive.protocol.task import FINAL, Done, Failure, Reason, Status, TaskRecord, Versions
 
 UNBOUNDED: Final = 1 << 40
@@ -26,6 +27,7 @@ UNBOUNDED: Final = 1 << 40
 _ROWS: Final = 10_000
 
 _read_reasons: Final = msgspec.json.Decoder(list[Reason]).decode
+_read_word: Final = msgspec.json.Decoder(Approve | Reject | Resolve).decode
 _read_labels: Final = msgspec.json.Decoder(dict[str, str]).decode
 _read_failure: Final = msgspec.json.Decoder(Failure).decode
 
@@ -114,8 +116,16 @@ class Store:
         return api.OperationPage(
             operations=[_operation(tenant, question.task_id, row) for row in rows],
             attempts=[_attempt(row) for row in attempts],
+            words=await self._words(tenant, question.task_id, rows),
             after=last,
         )
+
+    async def _words(self, tenant: str, task_id: str, operations: Sequence[asyncpg.Record]) -> list[WordRecord]:
+        steps = sorted({row["step_id"] for row in operations})
+        rows = await self._pool.fetch(self._sql["words"], tenant, task_id, steps) if steps else []
+        words = [_word(row) for row in rows]
+        shown = {(row["step_id"], row["operation_id"]) for row in operations}
+        return [word for word in words if (word.step_id, word.operation_id) in shown]
 
     async def events(
         self, tenant: str, task_id: str, from_seq: int = 1, limit_bytes: int = UNBOUNDED
@@ -292,6 +302,16 @@ def _operation(tenant: str, task_id: str, row: asyncpg.Record) -> OperationRecor
         key=operation_key(tenant, task_id, row["step_id"], row["operation_id"]), name=row["name"],
         status=OperationStatus(row["status"]), digest=row["digest"].hex(), attempts=row["attempt"],
         epoch=row["epoch"], started_at=row["started_at"], ended_at=row["ended_at"], arguments=_raw(row["arguments"]),
+    )  # fmt: skip
+
+
+def _word(row: asyncpg.Record) -> WordRecord:
+    said = _read_word(row["body"])
+    step_id, operation_id = split_operation(said.operation_id)
+    verdict, reference = (said.verdict, said.reference) if isinstance(said, Resolve) else (None, None)
+    return WordRecord(
+        step_id=step_id, operation_id=operation_id, verb=row["verb"], at=row["decided_at"], by=row["by"],
+        proven=not row["claimed"], reason=said.reason, verdict=verdict, reference=reference,
     )  # fmt: skip
 
 

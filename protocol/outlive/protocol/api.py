@@ -16,7 +16,7 @@ import msgspec
 
 from outlive.protocol.answers import Answer
 from outlive.protocol.checkpoint import Checkpoint
-from outlive.protocol.operations import AttemptRecord, OperationRecord
+from outlive.protocol.operations import AttemptRecord, OperationRecord, WordRecord
 from outlive.protocol.task import Status, TaskRecord
 
 ERROR_HEADER: Final = "Nats-Service-Error-Code"
@@ -139,11 +139,13 @@ class OperationPage(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         attempts: those of these operations, and of read-only steps between them.
+        words: what people said about these operations, in the order in which it was applied.
         after: (step id, operation id) of the last one; null on the last page.
     """
 
     operations: list[OperationRecord]
     attempts: list[AttemptRecord]
+    words: list[WordRecord] = []
     after: tuple[str, str] | None = None
 
 

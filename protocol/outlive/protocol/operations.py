@@ -72,6 +72,26 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     wait_until: datetime | None = None
 
 
+class WordRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a person said about an operation, and was applied: a yes, a no, what became of it.
+
+    Attributes:
+        verb: approve | reject | resolve.
+        by: who, as claimed unless `proven`.
+        verdict, reference: of a resolve.
+    """
+
+    step_id: str
+    operation_id: str
+    verb: str
+    at: datetime
+    by: str | None = None
+    proven: bool = False
+    verdict: str | None = None
+    reason: str | None = None
+    reference: str | None = None
+
+
 class Outcome(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, omit_defaults=True):
     """What a reconciler found out about an operation whose answer was lost.
 

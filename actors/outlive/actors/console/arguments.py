@@ -24,12 +24,12 @@ def _pair(word: str) -> tuple[str, Any]:
     if match is None:
         raise click.UsageError(f"'{word}' is neither key=text nor key:=json")
     key, sign, text = match.groups()
-    return key, text if sign == "=" else _json(text, f"the value of {key}")
+    return key, text if sign == "=" else json_value(text, f"the value of {key}")
 
 
 def task_input(given: str | None, words: Sequence[str]) -> dict[str, Any]:
     """Return a task's input: an object as JSON, ``@file`` or ``-`` (stdin), with pairs added to it."""
-    whole = {} if given is None else _json(_text(given), "--input")
+    whole = {} if given is None else json_value(_text(given), "--input")
     if not isinstance(whole, dict):
         raise click.UsageError(f'--input must be a JSON object, not {type(whole).__name__}: {{"key": value}}')
     return {**whole, **pairs(words)}
@@ -66,7 +66,8 @@ def _text(given: str) -> str:
         raise click.UsageError(f"--input {given}: {error}") from error
 
 
-def _json(text: str, what: str) -> Any:
+def json_value(text: str, what: str) -> Any:
+    """Read JSON; `what` is named where it is none."""
     try:
         return codec.decode(text.encode())
     except msgspec.DecodeError as error:

@@ -28,7 +28,9 @@ def check(given: Given, app: str, strict: bool) -> int:
             output.console().print(_line(tool), soft_wrap=False)
         if unsettled:
             names = ", ".join(f"@{tool.name}.reconcile" for tool in unsettled)
-            output.say(f"\nSay how to find out whether it happened: {names}; or declare idempotent=True where it is true")
+            output.say(
+                f"\nSay how to find out whether it happened: {names}; or declare idempotent=True where it is true"
+            )
         if not tools:
             output.say("no tools")
     return 1 if strict and unsettled else 0

@@ -11,11 +11,12 @@ from outlive.actors.console.session import ask
 from outlive.infra.client import Client
 from outlive.protocol.answers import Answer
 
-_task: Final = click.argument("task_id", metavar="TASK")
-_reason: Final = click.option("--reason", "-r", metavar="TEXT", help="Kept with the task, for people.")
+task_argument: Final = click.argument("task_id", metavar="TASK")
+reason_option: Final = click.option("--reason", "-r", metavar="TEXT", help="Kept with the task, for people.")
 
 
-def _send(given: Given, by: str, command: Callable[[Client], Awaitable[Answer]]) -> None:
+def send(given: Given, by: str, command: Callable[[Client], Awaitable[Answer]]) -> None:
+    """Send a command and show its answer."""
     answer = ask(given, command, by=by)
     if given.as_json:
         output.emit(answer)
@@ -24,39 +25,39 @@ def _send(given: Given, by: str, command: Callable[[Client], Awaitable[Answer]])
 
 
 @click.command()
-@_task
-@_reason
+@task_argument
+@reason_option
 @by_option
 @client_options
 @pass_given
 def pause(given: Given, task_id: str, reason: str | None, by: str) -> None:
     """Stop a task before its next step; an operation in flight ends first."""
-    _send(given, by, lambda client: client.pause(task_id, reason))
+    send(given, by, lambda client: client.pause(task_id, reason))
 
 
 @click.command()
-@_task
+@task_argument
 @by_option
 @client_options
 @pass_given
 def resume(given: Given, task_id: str, by: str) -> None:
     """Take a pause back."""
-    _send(given, by, lambda client: client.resume(task_id))
+    send(given, by, lambda client: client.resume(task_id))
 
 
 @click.command()
-@_task
-@_reason
+@task_argument
+@reason_option
 @by_option
 @client_options
 @pass_given
 def cancel(given: Given, task_id: str, reason: str | None, by: str) -> None:
     """Let a task start nothing more. Its last event lists what had happened."""
-    _send(given, by, lambda client: client.cancel(task_id, reason))
+    send(given, by, lambda client: client.cancel(task_id, reason))
 
 
 @click.command()
-@_task
+@task_argument
 @click.argument("name")
 @click.argument("value", nargs=-1)
 @by_option
@@ -68,4 +69,4 @@ def signal(given: Given, task_id: str, name: str, value: Sequence[str], by: str)
     VALUE is one JSON value (what is no JSON is text), or key=text and key:=json for an object; without it null.
     """
     sent = arguments.value(value)
-    _send(given, by, lambda client: client.signal(task_id, name, sent))
+    send(given, by, lambda client: client.signal(task_id, name, sent))

@@ -32,6 +32,21 @@ select o.tenant, o.task_id, o.step_id, o.name, o.status
   from unnest($1::text[], $2::text[]) as k(tenant, task_id) join operation o on o.tenant = k.tenant and o.task_id = k.task_id
  order by o.tenant, o.task_id, o.started_at;
 
+-- name: about
+-- How the steps ended that letters are about, and who answered last what was asked about them. $1 tenants, $2 task ids, $3 step ids
+select k.tenant, k.task_id, k.step_id, s.status, y.verb, y.by, y.decided_at
+  from unnest($1::text[], $2::text[], $3::text[]) as k(tenant, task_id, step_id)
+  join task t on t.tenant = k.tenant and t.task_id = k.task_id
+  left join lateral (
+    select f.status from fact f
+     where f.tenant = t.tenant and f.task_id = t.task_id and f.seq > t.run_from and f.type = 'step' and f.step_id = k.step_id
+     order by f.seq desc limit 1) s on true
+  left join lateral (
+    select y.verb, y.by, y.decided_at from inbox y
+     where y.tenant = t.tenant and y.task_id = t.task_id and y.pos is not null and y.name = k.step_id
+       and y.verb in ('approve', 'reject', 'resolve') and y.code = 'applied'
+     order by y.pos desc limit 1) y on true;
+
 -- name: tell_lock
 -- Tasks whose relatives are to be told, with those relatives, locked in key order (the order of every other writer). $1 at most
 with c as materialized (

@@ -85,6 +85,14 @@ select a.step_id, a.operation_id, a.attempt, a.worker, a.started_at, a.ended_at,
    and ($5::text is null or (a.step_id, a.operation_id) <= ($5, $6::text))
  order by a.step_id, a.operation_id, a.attempt limit 2000;
 
+-- name: words
+-- What people said about operations of these steps, and was applied. $3 step ids
+select y.name as step_id, y.verb, y.by, y.claimed, y.decided_at, y.body
+  from inbox y
+ where y.tenant = $1 and y.task_id = $2 and y.pos is not null and y.name = any($3::text[]) and y.verb in ('approve', 'reject', 'resolve')
+   and y.code = 'applied'
+ order by y.pos limit 2000;
+
 -- name: piece
 -- A piece of one fact: $4 event, else its body; $5 bytes skipped, $6 bytes at most.
 select octet_length(p.part) as total, substring(p.part from $5::int + 1 for $6::int) as data

@@ -1,0 +1,173 @@
+"""``approve``, ``reject``, ``resolve``, ``retry``, ``skip``: what a person says to a task that cannot go on alone.
+
+An operation is named by step and number as in its key, ``4:1`` or ``4`` for short, and may be left out where the task
+waits for exactly one.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar, get_args
+
+import click
+
+from outlive.actors.console import arguments
+from outlive.actors.console.options import Given, by_option, client_options, pass_given
+from outlive.actors.console.steer import reason_option, send, task_argument
+from outlive.infra.client import Client
+from outlive.protocol import keys
+from outlive.protocol.answers import Answer
+from outlive.protocol.commands import Verdict
+from outlive.protocol.task import Reason, ReasonCode, Status, TaskRecord
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_operation: Final = click.argument("operation", metavar="[OP]", required=False)
+
+
+@click.command()
+@task_argument
+@_operation
+@reason_option
+@by_option
+@client_options
+@pass_given
+def approve(given: Given, task_id: str, operation: str | None, reason: str | None, by: str) -> None:
+    """Say yes to an operation that waits for it.
+
+    The yes is for exactly the arguments that are shown by 'outlive waiting', and is used once.
+    """
+
+    async def answer(client: Client) -> Answer:
+        named, digest = await _asked(client, task_id, operation, ReasonCode.APPROVAL)
+        return await client.approve(task_id, named, digest=digest, reason=reason)
+
+    send(given, by, answer)
+
+
+@click.command()
+@task_argument
+@_operation
+@reason_option
+@by_option
+@client_options
+@pass_given
+def reject(given: Given, task_id: str, operation: str | None, reason: str | None, by: str) -> None:
+    """Say no to an operation that waits for a yes. Its step fails with the reason; nothing is sent."""
+
+    async def answer(client: Client) -> Answer:
+        named, digest = await _asked(client, task_id, operation, ReasonCode.APPROVAL)
+        return await client.reject(task_id, named, digest=digest, reason=reason)
+
+    send(given, by, answer)
+
+
+def _verdict(*names: str, verdict: Verdict, text: str) -> Callable[[F], F]:
+    assert verdict in get_args(Verdict)
+    return click.option(*names, "verdict", flag_value=verdict, help=text)
+
+
+@click.command()
+@task_argument
+@_operation
+@click.option("--happened", metavar="JSON", help="It happened, and this is what it returned (null for nothing).")
+@_verdict(
+    "--result-lost", verdict="happened_result_lost", text="It happened; what it returned is lost: the step fails."
+)
+@_verdict("--did-not-happen", verdict="did_not_happen", text="It did not happen: it is sent again.")
+@_verdict("--give-up", verdict="give_up", text="Nobody can tell: the step fails, nothing is sent.")
+@click.option("--new-operation", is_flag=True, help="With --did-not-happen: send it under a new key.")
+@click.option("--reference", metavar="TEXT", help="Where it can be looked up, for instance a ticket's number.")
+@reason_option
+@by_option
+@client_options
+@pass_given
+def resolve(
+    given: Given,
+    task_id: str,
+    operation: str | None,
+    happened: str | None,
+    verdict: Verdict | None,
+    new_operation: bool,
+    reference: str | None,
+    reason: str | None,
+    by: str,
+) -> None:
+    """Say what became of an effect whose answer was lost. Look outside first.
+
+    One of --happened JSON, --result-lost, --did-not-happen and --give-up must be given.
+    """
+    said, result = _said(happened, verdict)
+    if new_operation and said != "did_not_happen":
+        raise click.UsageError("--new-operation goes with --did-not-happen")
+
+    async def answer(client: Client) -> Answer:
+        named, _ = await _asked(client, task_id, operation, ReasonCode.OUTCOME_UNKNOWN)
+        return await client.resolve(
+            task_id, named, said, result, reason=reason, reference=reference, new_operation=new_operation
+        )
+
+    send(given, by, answer)
+
+
+def _said(happened: str | None, verdict: Verdict | None) -> tuple[Verdict, Any]:
+    if (happened is None) == (verdict is None):
+        raise click.UsageError("say one of --happened JSON, --result-lost, --did-not-happen, --give-up")
+    if verdict is not None:
+        return verdict, None
+    return "happened", arguments.json_value(happened or "", "--happened")
+
+
+async def _asked(client: Client, task_id: str, operation: str | None, code: ReasonCode) -> tuple[str, str | None]:
+    """Return the operation that is meant, and the digest of its arguments where the question tells it."""
+    task = await client.get(task_id, with_input=False, with_result=False)
+    asked = {f"{one.step_id}:{one.operation_id}": one for one in task.reasons if one.reason is code}
+    if operation is None:
+        operation = _only(task, asked, code)
+    one = asked.get(":".join(keys.split_operation(operation)))
+    return operation, one.digest if one is not None else None
+
+
+def _only(task: TaskRecord, asked: Mapping[str, Reason], code: ReasonCode) -> str:
+    if len(asked) == 1:
+        return next(iter(asked))
+    what = "an approval" if code is ReasonCode.APPROVAL else "a word on what happened"
+    if not asked:
+        raise click.ClickException(f"task {task.task_id} does not wait for {what}. See: outlive why {task.task_id}")
+    listed = "\n".join(f"  {name}  {one.message}" for name, one in asked.items())
+    raise click.UsageError(f"{len(asked)} operations of task {task.task_id} wait for {what}; name one:\n{listed}")
+
+
+@click.command()
+@task_argument
+@click.argument("step", metavar="[STEP]", required=False)
+@click.option("--args", "corrected", metavar="JSON", help="Corrected arguments by name: sent under a new key.")
+@by_option
+@client_options
+@pass_given
+def retry(given: Given, task_id: str, step: str | None, corrected: str | None, by: str) -> None:
+    """Let a failed task go on from its checkpoint, after a fix. Without STEP: at the step that failed."""
+    changed = None if corrected is None else arguments.json_value(corrected, "--args")
+    if changed is not None and not isinstance(changed, dict):
+        raise click.UsageError('--args must be a JSON object: {"name": value}')
+
+    async def answer(client: Client) -> Answer:
+        return await client.retry(task_id, step or await _failed_step(client, task_id), args=changed)
+
+    send(given, by, answer)
+
+
+async def _failed_step(client: Client, task_id: str) -> str | None:
+    task = await client.get(task_id, with_input=False, with_result=False)
+    return task.failure.step_id if task.status is Status.FAILED and task.failure is not None else None
+
+
+@click.command()
+@task_argument
+@click.argument("step", metavar="STEP")
+@click.argument("result", metavar="RESULT")
+@by_option
+@client_options
+@pass_given
+def skip(given: Given, task_id: str, step: str, result: str, by: str) -> None:
+    """Give a step that cannot go on its result, as JSON; it is not run."""
+    value = arguments.json_value(result, "RESULT")
+    send(given, by, lambda client: client.skip(task_id, step, value))

@@ -1,0 +1,103 @@
+"""``receipt``: what a task did to the world, and who agreed to it."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Final
+
+import click
+from rich.text import Text
+
+from outlive.actors.console import output
+from outlive.actors.console.options import Given, client_options, pass_given
+from outlive.actors.console.session import ask
+from outlive.actors.console.steer import task_argument
+from outlive.infra.client import Client
+from outlive.protocol.api import OperationPage
+from outlive.protocol.operations import AttemptRecord, OperationRecord, OperationStatus, WordRecord
+from outlive.protocol.task import TaskRecord
+
+_OUTCOMES: Final = {
+    OperationStatus.PREPARED: ("not sent", "dim"),
+    OperationStatus.AWAITING_APPROVAL: ("not sent: it waits for a yes", "yellow"),
+    OperationStatus.STARTED: ("under way", "cyan"),
+    OperationStatus.SUCCEEDED: ("happened", "green"),
+    OperationStatus.FAILED: ("failed", "red"),
+    OperationStatus.UNKNOWN: ("unknown whether it happened", "bold yellow"),
+}
+_WORDS: Final = {"approve": "yes", "reject": "no"}
+
+
+@click.command()
+@task_argument
+@client_options
+@pass_given
+def receipt(given: Given, task_id: str) -> None:
+    """Show what a task did to the world: each effect with key, arguments, attempts, approval and outcome."""
+    task, ledger = ask(given, lambda client: _ledger(client, task_id))
+    ledger.operations.sort(key=lambda one: one.started_at)
+    if given.as_json:
+        output.emit({"task_id": task_id, "status": task.status, "effects": [*_effects(ledger)]})
+        return
+    console = output.console()
+    console.print(Text.assemble(f"{task_id}  {task.kind}  ", output.status(task.status)))
+    for effect in _effects(ledger):
+        console.print(Text.assemble("\n", (f"{effect['name']} (step {effect['step_id']})", "bold")))
+        console.print(output.fields(_shown(effect)), soft_wrap=False)
+    if not ledger.operations:
+        output.say("it has changed nothing outside")
+
+
+async def _ledger(client: Client, task_id: str) -> tuple[TaskRecord, OperationPage]:
+    return await client.get(task_id, with_input=False, with_result=False), await client.operations(task_id)
+
+
+def _effects(ledger: OperationPage) -> Iterable[dict[str, Any]]:
+    """Put together what the ledger has of each operation."""
+    for one in ledger.operations:
+        yield {
+            "operation_id": f"{one.step_id}:{one.operation_id}",
+            "step_id": one.step_id,
+            "name": one.name,
+            "key": one.key,
+            "arguments": one.arguments,
+            "digest": one.digest,
+            "status": one.status,
+            "started_at": one.started_at,
+            "ended_at": one.ended_at,
+            "attempts": one.attempts,
+            "bad_attempts": [each for each in ledger.attempts if _about(each, one)],
+            "words": [each for each in ledger.words if _about(each, one)],
+        }
+
+
+def _about(part: AttemptRecord | WordRecord, operation: OperationRecord) -> bool:
+    return (part.step_id, part.operation_id) == (operation.step_id, operation.operation_id)
+
+
+def _shown(effect: dict[str, Any]) -> dict[str, Any]:
+    outcome, style = _OUTCOMES[effect["status"]]
+    ended = effect["ended_at"]
+    at = f", {_time(ended)}" if ended is not None else ""
+    return {
+        "outcome": Text.assemble((outcome, style), at),
+        "key": effect["key"],
+        "arguments": output.short(effect["arguments"], 1000),
+        "attempts": "\n".join([str(effect["attempts"]), *map(_attempt, effect["bad_attempts"])]),
+        "said": "\n".join(map(_word, effect["words"])),
+    }
+
+
+def _attempt(one: AttemptRecord) -> str:
+    how = f"{one.error_class or 'failed'}".replace("_", " ")
+    return f"  {one.attempt}: {how}: {one.reason or 'no reason is known'}"
+
+
+def _word(one: WordRecord) -> str:
+    said = _WORDS.get(one.verb) or (one.verdict or one.verb).replace("_", " ")
+    who = (one.by or "somebody") + ("" if one.proven else " (claimed)")
+    more = "".join(f", {text}" for text in (one.reason, one.reference) if text)
+    return f"{said}: {who}, {_time(one.at)}{more}"
+
+
+def _time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%SZ}"
