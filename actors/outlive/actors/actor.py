@@ -27,7 +27,7 @@ from outlive.actors.task import Restart, Task
 from outlive.actors.waiting import signal_value
 from outlive.infra import happenings
 from outlive.infra.claims import Claimed, Mail
-from outlive.infra.clerk import cancel_message, decided, read_command
+from outlive.infra.clerk import answered, cancel_message, decided, read_command
 from outlive.infra.journal import Line, Refused
 from outlive.infra.records import AnswerRow, Fact, Record, Said, State
 from outlive.protocol import codec, lifecycle
@@ -100,6 +100,7 @@ class Actor:
         self._status = Status(claimed.status)
         self._cancelling = claimed.cancelling
         self._cancelled_by: str | None = None
+        self._answered: dict[str, str] = {}  # who answered what was asked about a step
         self._returned: Any = None
         self._raised: BaseException | None = None
         self._finished = asyncio.Event()
@@ -425,7 +426,8 @@ class Actor:
                 return self._invalid(f"signal {command.name} takes another type: {error}. Nothing was changed.")
         facts = lifecycle.Facts(
             task_id=self.claim.task_id, status=self._status, reasons=self.flow.standing, owned=True, started=True,
-            cancelling=self._cancelling,
+            cancelling=self._cancelling, step=self.flow.history.ended(letter.name or ""),
+            answered=self._answered.get(letter.name or "", ""),
         )  # fmt: skip
         return lifecycle.apply(facts, command, now=now)
 
@@ -455,6 +457,7 @@ class Actor:
         elif letter.verb in {"retry", "skip"}:
             self._settle(letter)
         elif letter.verb in LETTERS and letter.name is not None:
+            self._answered[letter.name] = answered(letter.verb, letter.by, letter.at)
             self.flow.history.letters[letter.name].append(letter)
             self.flow.lettered(letter.name)
         elif letter.verb == "child" and letter.name is not None:

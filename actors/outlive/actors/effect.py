@@ -107,7 +107,7 @@ class Effect(ToolStep[R]):
 
     async def _consent(self) -> None:
         """Wait for a person's yes where the tool wants one. Raises `StepFailed` for a no, also by silence."""
-        if not self._wants_consent():
+        if not self.tool.needs_approval(self.bound):
             return
         asked_at = self.flow.world.clock.now()
         until = asked_at + timedelta(seconds=self.tool.approval_ttl)
@@ -126,10 +126,6 @@ class Effect(ToolStep[R]):
                 self._letter = letter
                 return
             record = self._passed_over(letter, "it says neither yes nor no")
-
-    def _wants_consent(self) -> bool:
-        wanted = self.tool.requires_approval
-        return bool(wanted(**self.bound)) if callable(wanted) else wanted
 
     async def _preview(self) -> str:
         shown = f"{self._show()} waits for your yes"

@@ -78,6 +78,10 @@ class History:
         """What is stored of a step, ended or not: its name and digest tell what it was called with."""
         return self.done.get(step_id) or self.waits.get(step_id) or self.begun.get(step_id)
 
+    def ended(self, step_id: str) -> str | None:
+        """How a step ended, if it has."""
+        return self.done[step_id].status if step_id in self.done else None
+
     @property
     def kept(self) -> int:
         """How many steps are done."""

@@ -197,12 +197,13 @@ class ToolStep(Generic[R]):
     async def run(self, what: Runnable, operation: Operation) -> Any:
         """Run a function of the tool (itself, its reconciler or preview) with these arguments, within its timeout."""
         arguments = (operation,) if what.takes_operation else ()
+        named = self.tool.whole(self.bound)  # a companion need not repeat the tool's defaults
         outside = context.current.set(None)  # what a tool calls is its own business
         try:
             async with asyncio.timeout(self.tool.timeout):
                 if what.is_async:
-                    return await what.fn(*arguments, **self.bound)
-                call = functools.partial(what.fn, *arguments, **self.bound)
+                    return await what.fn(*arguments, **named)
+                call = functools.partial(what.fn, *arguments, **named)
                 return await self.flow.world.threads.work(operation.key, call)
         finally:
             context.current.reset(outside)
