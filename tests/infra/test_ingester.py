@@ -151,7 +151,7 @@ def test_a_sequence_that_is_given_again_names_another_command() -> None:
 
 REFUSED = [
     ("verb unlike type", "pause", {"type": "cancel"}, "invalid", "make them equal"),
-    ("unknown type", "fly", {"type": "fly"}, "invalid", "there is no command 'fly'; there are: cancel"),
+    ("unknown type", "fly", {"type": "fly"}, "invalid", "there is no command 'fly'; there are: approve, cancel"),
     ("internal type", "child", {"type": "child"}, "invalid", "there is no command 'child'"),
     ("wrong type", "submit", {**SUBMIT, "priority": "high"}, "invalid", "$.priority"),
     ("fraction", "submit", {**SUBMIT, "priority": 1.5}, "invalid", "$.priority"),
@@ -214,6 +214,34 @@ async def test_a_principal_proves_who_gives_a_command(own: Bench) -> None:
         await own.settled()
     rows = await own.fetch("select by, claimed, code from inbox where verb = 'pause' order by command_id")
     assert rows == [("ann", False, None), ("ann", False, None), (None, False, "not_allowed")]
+
+
+async def test_letters_are_kept_under_what_they_are_about(own: Bench) -> None:
+    letters: list[dict[str, Any]] = [
+        {"type": "signal", "name": "go"},
+        {"type": "approve", "operation_id": "4-1:2"},
+        {"type": "reject", "operation_id": "5"},
+        {"type": "resolve", "operation_id": "6:1", "verdict": "give_up"},
+        {"type": "retry", "step_id": "7"},
+        {"type": "retry"},
+        {"type": "skip", "step_id": "8", "result": None},
+        {"type": "skip", "step_id": "9"},
+        {"type": "skip", "step_id": "9", "result": "x" * 1_000_000},
+        {"type": "pause"},
+    ]
+    async with own.ingester():
+        await own.send("t", {**SUBMIT, "command_id": "s"})
+        for letter in letters:
+            await own.send("t", letter)
+        await own.settled()
+    rows = await own.fetch("select verb, name from inbox where pos is not null order by pos")
+    assert rows == [
+        ("signal", "go"), ("approve", "4-1"), ("reject", "5"), ("resolve", "6"), ("retry", "7"), ("retry", None),
+        ("skip", "8"), ("pause", None),
+    ]  # fmt: skip
+    refused = await own.fetch("select code, message from inbox where verb = 'skip' and pos is null order by message")
+    assert [code for code, _ in refused] == ["invalid", "invalid"]
+    assert "1000002 bytes are too many" in refused[0][1]
 
 
 async def test_who_is_woken(own: Bench) -> None:

@@ -14,6 +14,7 @@ from outlive.infra.database import Pool
 from outlive.infra.store import Store
 from outlive.protocol import api
 from outlive.protocol.answers import Code
+from outlive.protocol.operations import WordRecord
 from outlive.protocol.task import Failure, Reason, ReasonCode, Status
 from tests.infra.pencil import START, Pencil
 
@@ -268,6 +269,35 @@ async def test_the_ledger_comes_with_attempts_and_in_pages(pencil: Pencil, store
     assert (last.operations, last.after) == ([], None)
 
 
+async def test_the_ledger_says_what_people_said(pencil: Pencil, store: Store) -> None:
+    await pencil.task("t")
+    for n in "12":
+        await operation(pencil, n, "succeeded", ended_at=START)
+    row = {"tenant": "default", "task_id": "t", "digest": b"", "by": "ann", "decided_at": START}
+    letters = [
+        ("approve", {"operation_id": "1", "reason": "fine"}, "applied", False),
+        ("reject", {"operation_id": "1"}, "stale", True),
+        ("resolve", {"operation_id": "2:1", "verdict": "give_up", "reference": "T-7"}, "applied", True),
+        ("resolve", {"operation_id": "2:2", "verdict": "give_up"}, "applied", True),
+        ("approve", {"operation_id": "3"}, "applied", True),
+    ]
+    for pos, (verb, body, code, claimed) in enumerate(letters, 1):
+        name = str(body["operation_id"]).partition(":")[0]
+        raw = json.dumps({"type": verb, **body}).encode()
+        await pencil.insert(
+            "inbox", command_id=f"c{pos}", pos=pos, verb=verb, name=name, code=code, claimed=claimed, body=raw, **row
+        )
+    page = await store.operations("default", api.Operations(task_id="t"))
+    assert page.words == [
+        WordRecord(
+            step_id="1", operation_id="1", verb="approve", at=START, by="ann", proven=True, reason="fine"
+        ),
+        WordRecord(
+            step_id="2", operation_id="1", verb="resolve", at=START, by="ann", verdict="give_up", reference="T-7"
+        ),
+    ]  # fmt: skip
+
+
 async def test_a_commands_answer_is_found_by_its_id(pencil: Pencil, store: Store) -> None:
     row = {"tenant": "default", "task_id": "t", "verb": "pause", "digest": b"\1\2", "body": b"{}", "by": "me"}
     await pencil.insert("inbox", command_id="c1", code="too_late", message="ended", decided_at=START, **row)
@@ -345,6 +375,7 @@ async def test_statements_read_big_tables_only_by_index(pencil: Pencil) -> None:
         "records": "'default', array['t'], true, true", "page": "'default', null, '', array[]::text[], null, null, '{}', 50",
         "events": "'default', 't', 1, 1000, 100", "checkpoint": "'default', 't'", "steps": "'default', 't', 0, 1000, 100, 100",
         "operations": "'default', 't', '', '', 1000, 100", "attempts": "'default', 't', '', '', null, null",
+        "words": "'default', 't', array['1']",
         "piece": "'default', 't', 1, true, 0, 10", "final": "'default', 't'", "input": "'default', 't'",
         "command": "'default', 'c'", "why": "'default', 't'", "lags": "'S'", "dead_letters": "'default', 0, 10",
     }  # fmt: skip

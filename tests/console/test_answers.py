@@ -1,0 +1,173 @@
+"""What a person says to a task that cannot go on alone: from Python and from the command line, against a worker."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from anyio import to_thread
+from click.testing import CliRunner, Result
+
+from outlive.actors import App, OutcomeUnknown, StepFailed, Task
+from outlive.actors.console.cli import cli
+from outlive.actors.testing import Server
+from outlive.actors.worker import Worker
+from outlive.infra.client import Client
+from outlive.infra.handle import Handle
+from outlive.protocol.answers import Code
+from outlive.protocol.errors import CommandRefused, TaskFailed
+from outlive.protocol.task import Status
+
+app = App("answers")
+broken: set[str] = set()
+
+
+@app.tool(requires_approval=lambda amount, **_: amount > 100)
+def pay(amount: int, to: str = "me") -> str:
+    return f"{amount} to {to}"
+
+
+@app.tool(timeout=2)
+def charge(amount: int) -> int:
+    raise OutcomeUnknown("the line went dead")
+
+
+@app.tool(read_only=True)
+def look(path: str) -> str:
+    if path in broken:
+        raise ValueError(f"{path} is broken")
+    return path
+
+
+@app.task
+async def buy(task: Task, amount: int) -> str:
+    try:
+        return await task.call(pay, amount)
+    except StepFailed as error:
+        return error.failure.message
+
+
+@app.task
+async def buy_two(task: Task) -> list[str]:
+    return [*await task.gather(task.call(pay, 500), task.call(pay, 600))]
+
+
+@app.task
+async def bill(task: Task) -> int:
+    return await task.call(charge, 12)
+
+
+@app.task
+async def read(task: Task, path: str) -> str:
+    return await task.call(look, path)
+
+
+@pytest.fixture
+async def client(shared: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
+    settings = shared.settings
+    monkeypatch.setenv("OUTLIVE_NATS_URL", str(settings.nats_url))
+    monkeypatch.setenv("OUTLIVE_PREFIX", settings.prefix)
+    if settings.nats_token:
+        monkeypatch.setenv("OUTLIVE_NATS_TOKEN", settings.nats_token)
+    async with Worker(app, settings), Client(settings, by="ann", timeout=10) as own:
+        yield own
+
+
+@pytest.fixture(autouse=True)
+def _mended() -> Iterator[None]:
+    yield
+    broken.clear()
+
+
+async def typed(*words: str) -> Result:
+    """Type a command."""
+    return await to_thread.run_sync(CliRunner().invoke, cli, words)
+
+
+async def reaches(handle: Handle[object], status: Status) -> None:
+    async with asyncio.timeout(10):
+        while await handle.status() is not status:  # noqa: ASYNC110  # asks over the wire
+            await asyncio.sleep(0.02)
+
+
+async def test_the_first_answer_counts_and_the_second_is_told_who_came_first(client: Client) -> None:
+    handle = await client.submit(buy, 500)
+    await reaches(handle, Status.PAUSED)
+    (reason,) = (await handle.record()).reasons
+    with pytest.raises(CommandRefused) as caught:
+        await client.approve(handle.task_id, "1", digest="0" * 32)
+    assert caught.value.answer.code is Code.STALE
+    await client.pause(handle.task_id)  # so that it still lives when the second answer comes
+    assert (await client.approve(handle.task_id, "1:1", digest=reason.digest)).code is Code.APPLIED
+    with pytest.raises(CommandRefused) as caught:
+        await client.reject(handle.task_id, "1")
+    assert caught.value.answer.code is Code.STALE
+    assert "does not wait for an approval: ann approved it at " in caught.value.answer.message
+    await client.resume(handle.task_id)
+    assert await handle.result(10) == "500 to me"
+
+
+async def test_a_small_amount_needs_no_yes(client: Client) -> None:
+    assert await (await client.submit(buy, 3)).result(10) == "3 to me"
+
+
+async def test_an_operation_may_be_left_out_where_there_is_one(client: Client) -> None:
+    handle = await client.submit(buy, 500)
+    await reaches(handle, Status.PAUSED)
+    done = await typed("reject", handle.task_id, "--reason", "too much", "--by", "bob")
+    assert (done.exit_code, done.stdout) == (0, f"Operation 1:1 is rejected by bob. Task {handle.task_id} goes on.\n")
+    assert "too much" in await handle.result(10)
+    again = await typed("approve", handle.task_id)
+    assert again.exit_code == 1
+    assert f"task {handle.task_id} does not wait for an approval. See: outlive why" in again.stderr
+
+
+async def test_one_of_several_operations_must_be_named(client: Client) -> None:
+    handle = await client.submit(buy_two)
+    await reaches(handle, Status.PAUSED)
+    unnamed = await typed("approve", handle.task_id)
+    assert unnamed.exit_code == 2
+    assert "2 operations of task" in unnamed.stderr
+    names = sorted(str(reason.step_id) for reason in (await handle.record()).reasons)
+    for name in names:
+        assert (await typed("approve", handle.task_id, name, "--json")).exit_code == 0
+    assert await handle.result(10) == ["500 to me", "600 to me"]
+
+
+async def test_a_lost_answer_is_resolved_and_stands_on_the_receipt(client: Client) -> None:
+    handle = await client.submit(bill)
+    await reaches(handle, Status.PAUSED)
+    wrong = await typed("resolve", handle.task_id)
+    assert wrong.exit_code == 2
+    assert "say one of --happened JSON, --result-lost, --did-not-happen, --give-up" in wrong.stderr
+    done = await typed("resolve", handle.task_id, "1", "--happened", "7", "--reference", "bank, line 3", "--by", "bob")
+    assert done.exit_code == 0, done.stderr
+    assert await handle.result(10) == 7
+    shown = await typed("receipt", handle.task_id)
+    assert shown.exit_code == 0
+    for text in ("charge (step 1)", "happened", ":1:1", '{"amount":12}', "bob (claimed)", "bank, line 3"):
+        assert text in shown.stdout, shown.stdout
+    (effect,) = json.loads((await typed("receipt", handle.task_id, "--json")).stdout)["effects"]
+    assert (effect["operation_id"], effect["status"], effect["arguments"]) == ("1:1", "succeeded", {"amount": 12})
+    assert [(word["verb"], word["verdict"], word["by"]) for word in effect["words"]] == [("resolve", "happened", "bob")]
+
+
+async def test_a_failed_task_goes_on_after_a_fix(client: Client) -> None:
+    broken.add("a")
+    handle = await client.submit(read, "a")
+    with pytest.raises(TaskFailed):
+        await handle.result(10)
+    broken.clear()
+    done = await typed("retry", handle.task_id)
+    assert (done.exit_code, done.stdout) == (0, f"Task {handle.task_id} goes on from its checkpoint.\n"), done.stderr
+    assert await handle.result(10) == "a"
+
+
+async def test_a_failed_step_gets_its_result_from_a_person(client: Client) -> None:
+    broken.add("a")
+    handle = await client.submit(read, "a")
+    with pytest.raises(TaskFailed):
+        await handle.result(10)
+    done = await typed("skip", handle.task_id, "1", '"b"')
+    assert done.exit_code == 0, done.stderr
+    assert await handle.result(10) == "b"

@@ -1,0 +1,73 @@
+"""``outlive check``: one line a tool, and an exit code for a pipeline."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from outlive.actors.console.cli import cli
+
+SHOP = """
+from outlive.actors import App, Operation, Outcome
+
+app = App("shop")
+quiet = App("quiet")
+
+@app.tool(requires_approval=True)
+def send_mail(op: Operation, to: str) -> str: ...
+
+@send_mail.reconcile
+def find_mail(op: Operation, to: str) -> Outcome[str]: ...
+
+@app.tool
+def charge_card(cents: int) -> None: ...
+
+@app.tool(read_only=True)
+def find_todos(path: str) -> list[str]: ...
+
+@app.tool(idempotent=True)
+def post(text: str) -> None: ...
+
+quiet.include(App("nothing"))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    path = [*sys.path]
+    Path("shop_checked.py").write_text(SHOP)
+    yield
+    sys.path[:] = path
+    sys.modules.pop("shop_checked", None)
+
+
+def test_each_tool_has_a_line() -> None:
+    done = CliRunner().invoke(cli, ["check", "shop_checked:app"])
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [
+        "charge_card: WARNING lost answer -> a person decides",
+        "find_todos: repeated freely",
+        "post: sent again with the same key",
+        "send_mail: your yes, then once; lost answer -> find_mail is asked",
+    ]
+    assert "@charge_card.reconcile" in done.stderr
+
+
+def test_strict_fails_where_only_a_person_can_tell() -> None:
+    assert CliRunner().invoke(cli, ["check", "shop_checked", "--strict"]).exit_code == 1
+    quiet = CliRunner().invoke(cli, ["check", "shop_checked:quiet", "--strict"])
+    assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "", "no tools\n")
+
+
+def test_check_for_programs() -> None:
+    done = CliRunner().invoke(cli, ["check", "shop_checked", "--json", "--strict"])
+    assert done.exit_code == 1
+    found = json.loads(done.stdout)
+    assert found["ok"] is False
+    assert [(tool["tool"], tool["after_lost_answer"]) for tool in found["tools"]] == [
+        ("charge_card", "person"), ("find_todos", "send_again"), ("post", "send_again"), ("send_mail", "ask"),
+    ]  # fmt: skip
