@@ -331,7 +331,7 @@ def test_an_unknown_outcome_is_resolved_during_a_cancel() -> None:
 
 
 @pytest.mark.parametrize("step", [None, "failed", "unknown"])
-@pytest.mark.parametrize("command", [RETRY, Retry(), Retry(step_id="4", args={"to": "me"})])
+@pytest.mark.parametrize("command", [RETRY, Retry()])
 def test_retry_reopens_a_failed_task(command: Retry, step: str | None) -> None:
     decision = decide(command, facts(Status.FAILED, step=step))
     assert (decision.code, decision.status, decision.wake) == (Code.APPLIED, Status.RUNNING, True)
@@ -433,6 +433,20 @@ def test_a_failed_task_refuses_what_is_for_living_ones(command: AnyCommand, said
     decision = decide(command, before)
     assert decision.code is Code.ILLEGAL_TRANSITION
     assert said in decision.message
+    assert untouched(decision, before)
+
+
+@pytest.mark.parametrize(
+    ("command", "before"),
+    [
+        (Retry(step_id="4", args={"to": "me"}), facts(Status.FAILED)),
+        (Resolve(operation_id="7:2", verdict="did_not_happen", new_operation=True), facts(Status.PAUSED, LOST)),
+    ],
+)
+def test_new_operations_are_not_made_yet(command: AnyCommand, before: Facts) -> None:
+    decision = decide(command, before)
+    assert decision.code is Code.INVALID
+    assert "not supported in this version; nothing was changed" in decision.message
     assert untouched(decision, before)
 
 

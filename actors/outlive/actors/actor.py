@@ -27,7 +27,7 @@ from outlive.actors.task import Restart, Task
 from outlive.actors.waiting import signal_value
 from outlive.infra import happenings
 from outlive.infra.claims import Claimed, Mail
-from outlive.infra.clerk import answered, cancel_message, decided, read_command
+from outlive.infra.clerk import answered, cancel_message, decided, ends_by_itself, read_command
 from outlive.infra.journal import Line, Refused
 from outlive.infra.records import AnswerRow, Fact, Record, Said, State
 from outlive.protocol import codec, lifecycle
@@ -36,7 +36,7 @@ from outlive.protocol.commands import AnyCommand, ChildEnded, Internal, Signal, 
 from outlive.protocol.errors import StepFailed, TaskCancelled, TaskFailed
 from outlive.protocol.events import StepStatus
 from outlive.protocol.operations import ErrorClass
-from outlive.protocol.task import Failure, Reason, Status
+from outlive.protocol.task import Failure, Reason, ReasonCode, Status
 from outlive.protocol.tools import AnyKind
 
 Ending = Literal["ended", "left", "fenced", "crashed", "unstorable"]
@@ -179,9 +179,15 @@ class Actor:
             (self._keep if letter.pos <= self.claim.applied else self._apply)(letter)
 
     def _goes_on(self) -> None:
+        now, flow = self._now(), self.flow
         self._status = Status.RUNNING
-        fact = happenings.status(self.claim, self._now(), Status.RUNNING, "Goes on.", reasons=self.flow.standing)
-        self.flow.write(Record(facts=(fact,), state=State(status="running")))
+        flow.standing = tuple(
+            reason for reason in flow.standing
+            if reason.reason is not ReasonCode.THROTTLED or reason.until is None or reason.until > now
+        )  # fmt: skip
+        fact = happenings.status(self.claim, now, Status.RUNNING, "Goes on.", reasons=flow.standing)
+        state = State(status="running", reasons=codec.encode(list(flow.standing)))
+        flow.write(Record(facts=(fact,), state=state))
 
     async def _perform(self) -> None:
         """Run the durable function from its first line; recorded steps answer from the record."""
@@ -340,7 +346,7 @@ class Actor:
         facts: tuple[Fact, ...] = ()
         if self._status is not Status.PAUSED:
             facts = (happenings.status(self.claim, now, Status.PAUSED, f"Paused: {message}", reasons=reasons),)
-        state = State(status="paused", reasons=codec.encode(reasons), leave="always")
+        state = State(status="paused", reasons=codec.encode(reasons), leave="always", due_at=ends_by_itself(reasons))
         await self.flow.depart(Record(facts=facts, state=state, attention=(Status.PAUSED, message, reasons, now)))
         return "left"
 

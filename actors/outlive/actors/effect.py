@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from outlive.actors.flow import Flow
 from outlive.actors.history import OPERATION
-from outlive.actors.reactions import classify
+from outlive.actors.reactions import IfNot, Retry, Unknown
 from outlive.actors.step import ToolStep, failure_of, given_up
 from outlive.infra import happenings
 from outlive.infra.claims import Mail
@@ -30,9 +30,6 @@ from outlive.protocol.task import Failure, Reason, ReasonCode
 from outlive.protocol.tools import AnyTool, Operation
 
 R = TypeVar("R")
-MAYBE: Final = frozenset({ErrorClass.TIMEOUT, ErrorClass.UNAVAILABLE})
-"""Classes of errors after which the effect may have happened."""
-
 _AFTER_ERROR: Final = {
     ErrorClass.TIMEOUT: "unknown",
     ErrorClass.UNAVAILABLE: "unknown",
@@ -63,13 +60,14 @@ class Lost:
 class Effect(ToolStep[R]):
     """A tool call that is not read-only."""
 
-    __slots__ = ("_letter", "_lost")
+    __slots__ = ("_if_not", "_letter", "_lost")
 
     def __init__(self, flow: Flow, step_id: str, tool: AnyTool, bound: dict[str, Any]) -> None:
         """See `ToolStep`."""
         super().__init__(flow, step_id, tool, bound)
         self._lost: Lost | None = None
         self._letter: Mail | None = None  # the yes that the next intent uses up
+        self._if_not: tuple[IfNot, str] | None = None  # what follows a lost attempt that did not happen
 
     async def before(self) -> Found[R] | None:
         """Have a yes, and know what became of an earlier attempt, before the next one is intended."""
@@ -80,10 +78,24 @@ class Effect(ToolStep[R]):
             self.attempt = lost.attempt  # until it is known that there will be another one
             if (found := await self._find_out(lost)) is not None:
                 return found
+            await self._not_happened()
             self.attempt = lost.attempt + 1
         self._lost = None
         await self._intend()
         return None
+
+    async def _not_happened(self) -> None:
+        """It is known not to have happened: what the error alone would have led to follows now."""
+        (following, why), self._if_not = self._if_not or (Retry(0), ""), None
+        match following:
+            case Retry(after) if after > 0:
+                until = self.flow.world.clock.now() + timedelta(seconds=after)
+                self._tell(f"{self._title()}: tried again at {until:%H:%M:%S}", "waiting", wait_until=until)
+                await self._wait(until)
+            case Retry():
+                return
+            case _:
+                raise self._ended(f"did not happen, and is not tried again: {why}", "NotDone", None)
 
     def _left_open(self) -> Lost | None:
         """Look for an attempt that began in another incarnation, and record that it was lost with its worker."""
@@ -194,11 +206,13 @@ class Effect(ToolStep[R]):
 
     async def retry_or_fail(self, error: BaseException) -> None:
         """As for any step; where the effect may have happened and may not be repeated, it is found out first."""
-        if self.tool.idempotent or classify(error) not in MAYBE:
+        reaction = self.reaction(error)
+        if not isinstance(reaction, Unknown):
             await super().retry_or_fail(error)
             return
         failure = failure_of(error)
-        attempt = self._attempted(classify(error), failure.message)
+        self._if_not = (reaction.if_not, failure.message)
+        attempt = self._attempted(self.error_class(error), failure.message)
         self._record_unknown((attempt,), f"{self._title()}: unknown whether it happened ({failure.message})"[:500])
         deadline = self._began + timedelta(seconds=self.tool.timeout)
         self._lost = Lost(self.attempt, self._began, deadline, failure.message)
@@ -210,7 +224,7 @@ class Effect(ToolStep[R]):
 
     def after_error(self, error: BaseException) -> tuple[OperationRow, ...]:
         """What the ledger says of an effect whose attempt raised this."""
-        status = _AFTER_ERROR.get(classify(error), "failed")
+        status = _AFTER_ERROR.get(self.error_class(error), "failed")
         self._settle(status)
         return (self._row(status, ended=self.flow.world.clock.now()),)
 

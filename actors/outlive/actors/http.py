@@ -171,8 +171,8 @@ async def send(
         ToolError: of the class that the answer, or its absence, stands for.
         codec.NotStorable: it happened, and its answer is too long or does not fit.
     """
-    answer = await ask(method, url, timeout=_seconds(op), max_bytes=max_bytes, **_with_key(op, options))
-    return _result(op, f"{method} {_shown_url(url)}", answer, expect)
+    answer = await ask(method, url, within=_seconds(op), max_bytes=max_bytes, **_with_key(op, options))
+    return _result(op, f"{method} {shown_url(url)}", answer, expect)
 
 
 @overload
@@ -185,19 +185,19 @@ def send_sync(
     op: Operation, method: str, url: str, *, expect: Any = Any, max_bytes: int = MAX_BYTES, **options: Unpack[Options]
 ) -> Any:
     """Make an effect from a synchronous tool; as `send`."""
-    answer = ask_sync(method, url, timeout=_seconds(op), max_bytes=max_bytes, **_with_key(op, options))
-    return _result(op, f"{method} {_shown_url(url)}", answer, expect)
+    answer = ask_sync(method, url, within=_seconds(op), max_bytes=max_bytes, **_with_key(op, options))
+    return _result(op, f"{method} {shown_url(url)}", answer, expect)
 
 
 async def ask(
-    method: str, url: str, *, timeout: float = ASK, max_bytes: int = MAX_BYTES, **options: Unpack[Options]
+    method: str, url: str, *, within: float = ASK, max_bytes: int = MAX_BYTES, **options: Unpack[Options]
 ) -> Answer:
     """Send one request and return its answer, whatever its status.
 
     Args:
         method: GET, HEAD, ...
         url: whole.
-        timeout: seconds for all of it.
+        within: seconds for all of it.
         max_bytes: a longer body is cut off (`Answer.whole`).
         options: json, content, data, params, headers.
 
@@ -207,8 +207,8 @@ async def ask(
     call = _Call(method, url)
     try:
         client = await _client()
-        request = call.request = client.build_request(method, url, timeout=_phases(timeout), **options)
-        async with asyncio.timeout(timeout):
+        request = call.request = client.build_request(method, url, timeout=_phases(within), **options)
+        async with asyncio.timeout(within):
             response = await client.send(request, stream=True, follow_redirects=_may_follow(method))
             try:
                 async for chunk in response.aiter_bytes():
@@ -216,31 +216,53 @@ async def ask(
                         break
             finally:
                 await response.aclose()
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, RuntimeError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         call.failed(error)
     return call.answered(response)
 
 
 def ask_sync(
-    method: str, url: str, *, timeout: float = ASK, max_bytes: int = MAX_BYTES, **options: Unpack[Options]
+    method: str, url: str, *, within: float = ASK, max_bytes: int = MAX_BYTES, **options: Unpack[Options]
 ) -> Answer:
     """Send one request from a thread; as `ask`. Its parts are bounded one by one, so it may take longer in all."""
     call = _Call(method, url)
     try:
         client = _client_sync()
-        request = call.request = client.build_request(method, url, timeout=_phases(timeout), **options)
+        request = call.request = client.build_request(method, url, timeout=_phases(within), **options)
         response = client.send(request, stream=True, follow_redirects=_may_follow(method))
         try:
             for chunk in response.iter_bytes():
-                if call.took > timeout:
-                    raise TimeoutError(f"the answer was not complete after {timeout:g} s")
+                if call.took > within:
+                    raise TimeoutError(f"the answer was not complete after {within:g} s")
                 if not call.more(chunk, max_bytes):
                     break
         finally:
             response.close()
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, RuntimeError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         call.failed(error)
     return call.answered(response)
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without its user and without the values of its query, which may sign it."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        return url.partition("?")[0]
+    bare = parsed.copy_with(username=None, password=None, query=None, fragment=None)
+    names = "&".join(f"{name}=***" for name in parsed.params)
+    return f"{bare}?{names}" if names else str(bare)
+
+
+def joined(url: str, link: str) -> str:
+    """Return the whole URL of a link found in the answer of a URL."""
+    return str(httpx.URL(url).join(link))
+
+
+def origin(url: str) -> tuple[str, str, int | None]:
+    """Return scheme, host and port: credentials are meant for one origin."""
+    parsed = httpx.URL(url)
+    return parsed.scheme, parsed.host, parsed.port
 
 
 async def close() -> None:
@@ -280,7 +302,7 @@ class _Call:
 
     def answered(self, response: httpx.Response) -> Answer:
         headers = {name.lower(): value for name, value in response.headers.items()}
-        links = {name: link["url"] for name, link in response.links.items() if "url" in link}
+        links = {name: link["url"] for name, link in response.links.items() if name and "url" in link}
         answer = Answer(
             status=response.status_code, headers=headers, body=bytes(self.body), whole=self.whole, links=links
         )
@@ -293,7 +315,7 @@ class _Call:
         error_class = classify(error)
         if error_class is ErrorClass.BUG:
             raise error
-        raise _error(error_class, f"{self.method} {_shown_url(self.url)}: {said}") from error
+        raise _error(error_class, f"{self.method} {shown_url(self.url)}: {said}") from error
 
     def _log(self, status: int | None, answer: str) -> None:
         _log.debug("http exchange", **asdict(_exchange(self, status, answer)))
@@ -305,7 +327,7 @@ def _exchange(call: _Call, status: int | None, answer: str) -> Exchange:
     content = b"" if call.request is None else call.request.read()
     digest = hashlib.blake2b(content, digest_size=16).hexdigest() if content else ""
     return Exchange(
-        method=call.method, url=_shown_url(call.url), headers=shown, digest=digest, status=status, answer=answer,
+        method=call.method, url=shown_url(call.url), headers=shown, digest=digest, status=status, answer=answer,
         took=round(call.took, 6),
     )  # fmt: skip
 
@@ -358,16 +380,6 @@ def _phases(seconds: float) -> httpx.Timeout:
 
 def _may_follow(method: str) -> bool:
     return method.upper() in {"GET", "HEAD"}
-
-
-def _shown_url(url: str) -> str:
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL:
-        return url.partition("?")[0]
-    bare = parsed.copy_with(username=None, password=None, query=None, fragment=None)
-    names = "&".join(f"{name}=***" for name in parsed.params)
-    return f"{bare}?{names}" if names else str(bare)
 
 
 # --- clients: one per event loop, one for all threads

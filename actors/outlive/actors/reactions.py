@@ -1,7 +1,7 @@
 """What follows from an error of a tool. Pure: decided before any retry."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from random import Random
 from typing import Final
 
@@ -21,7 +21,6 @@ __all__ = [
     "Unknown",
     "classify",
     "react",
-    "wait_before_retry",
 ]
 
 PASSING: Final = frozenset({ErrorClass.TIMEOUT, ErrorClass.RATE_LIMITED, ErrorClass.UNAVAILABLE, ErrorClass.NOT_SENT})
@@ -47,7 +46,7 @@ class Throttle:
     """Pause the task as throttled: the remote does not let us in.
 
     Attributes:
-        until: before then a call is useless; None when the remote did not say.
+        until: before then a call is useless, and it is made then; None: when a person says so.
     """
 
     until: datetime | None
@@ -121,7 +120,7 @@ def _unless_done(
     if attempt < policy.max_attempts and (policy.max_elapsed is None or elapsed <= policy.max_elapsed):
         return Retry(after)
     if error_class is ErrorClass.RATE_LIMITED:
-        return Throttle(None if told is None else _later(now, told))
+        return Throttle(None)  # however often we waited: a person decides when to ask again
     return Fail()
 
 
@@ -135,17 +134,3 @@ def _forgets_its_key(tool: AnyTool, following: IfNot, started_at: datetime, now:
 
 def _later(now: datetime, seconds: float) -> datetime:
     return now + timedelta(seconds=min(seconds, 365 * 86_400.0))  # "9" * 9 seconds are garbage, and no error here
-
-
-def wait_before_retry(tool: AnyTool, error: BaseException, attempt: int, random: Random) -> float | None:
-    """Return the seconds to wait before the next attempt; None when there is none.
-
-    Args:
-        tool: read-only or idempotent, so the same call may be made again.
-        error: what the attempt ended with.
-        attempt: its number, from 1.
-        random: for the jitter.
-    """
-    now = datetime.now(UTC)
-    reaction = _unless_done(tool, error, classify(error, tool.classify), attempt, now, now, random)
-    return reaction.after if isinstance(reaction, Retry) else None

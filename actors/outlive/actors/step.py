@@ -12,9 +12,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from outlive.actors import context
+from outlive.actors.classifier import classify
 from outlive.actors.flow import Flow, Stopped
 from outlive.actors.history import OPERATION, call_text
-from outlive.actors.reactions import classify, wait_before_retry
+from outlive.actors.reactions import Reaction, Retry, Throttle, react
 from outlive.infra import failpoints, happenings
 from outlive.infra.claims import StoredFact
 from outlive.infra.records import AttemptRow, OperationRow, Record, State
@@ -86,7 +87,19 @@ class Known(Protocol[R_co]):
 class ToolStep(Generic[R]):
     """A call that has taken its place; awaiting it gives the stored result, or runs it."""
 
-    __slots__ = ("_awaited", "_began", "_phase", "attempt", "bound", "digest", "encoded", "flow", "step_id", "tool")
+    __slots__ = (
+        "_awaited",
+        "_began",
+        "_first_began",
+        "_phase",
+        "attempt",
+        "bound",
+        "digest",
+        "encoded",
+        "flow",
+        "step_id",
+        "tool",
+    )
 
     def __init__(self, flow: Flow, step_id: str, tool: AnyTool, bound: dict[str, Any]) -> None:
         """Encode the arguments: they are part of what the step is recognised by."""
@@ -97,6 +110,7 @@ class ToolStep(Generic[R]):
         self.encoded = tool.encode_arguments(bound)
         self.digest = tool.digest(self.encoded)
         self.attempt = 0
+        self._first_began: datetime | None = None
         self._phase: _Phase = ""  # of the attempt under way
         self._awaited = False
 
@@ -148,6 +162,7 @@ class ToolStep(Generic[R]):
         while True:
             self.attempt += 1
             self._began = self.flow.world.clock.now()
+            self._first_began = self._first_began or self._began
             if (found := await self.before()) is not None:
                 return found.value
             self._phase = "called"
@@ -167,13 +182,22 @@ class ToolStep(Generic[R]):
 
     async def retry_or_fail(self, error: BaseException) -> None:
         """Wait for the next attempt. Raises what ends the step: `StepFailed`, or a pause for a person."""
-        pause = wait_before_retry(self.tool, error, self.attempt, self.flow.world.random)
-        if pause is not None:
-            await self._retry_later(error, pause)
-        elif classify(error) is ErrorClass.RATE_LIMITED:
-            raise self._throttled(error) from error
-        else:
-            raise self._fail(error) from error
+        match self.reaction(error):
+            case Retry(after):
+                await self._retry_later(error, after)
+            case Throttle(until):
+                raise self._throttled(error, until) from error
+            case _:
+                raise self._fail(error) from error
+
+    def reaction(self, error: BaseException) -> Reaction:
+        """Decide what follows from what the tool raised."""
+        world = self.flow.world
+        return react(self.tool, error, self.attempt, self._first_began or self._began, world.clock.now(), world.random)
+
+    def error_class(self, error: BaseException) -> ErrorClass:
+        """Name the class of what the tool raised; the tool may know better."""
+        return classify(error, self.tool.classify)
 
     async def before(self) -> "Known[R] | None":
         """Make durable what must be known before the call: nothing for a read-only one. Gives a result that is known."""
@@ -243,26 +267,27 @@ class ToolStep(Generic[R]):
         self.flow.write(
             Record(
                 facts=(self._fact("failed", message, body=codec.encode(failure)),), steps=1,
-                operations=self.after_error(error), attempts=(self._attempted(classify(error), failure.message),),
+                operations=self.after_error(error), attempts=(self._attempted(self.error_class(error), failure.message),),
                 current_step=self.step_id, point="outcome",
             )
         )  # fmt: skip
         return StepFailed(failure)
 
-    def _throttled(self, error: BaseException) -> Stopped:
-        """The remote did not let us in however often we waited: a person decides when to ask again."""
+    def _throttled(self, error: BaseException, until: datetime | None) -> Stopped:
+        """The remote does not let us in for long: the task pauses until then, or until a person says so."""
         task_id = self.flow.claim.task_id
+        long = f"until {until:%Y-%m-%d %H:%M:%S} UTC" if until is not None else f"{self.attempt} times"
         self.flow.write(
             Record(
                 operations=self.after_error(error),
-                attempts=(self._attempted(classify(error), failure_of(error).message),), current_step=self.step_id,
+                attempts=(self._attempted(self.error_class(error), failure_of(error).message),), current_step=self.step_id,
             )
         )  # fmt: skip
         return self.flow.suspend(
             Reason(
                 reason=ReasonCode.THROTTLED, since=self.flow.world.clock.now(), do=f"outlive resume {task_id}",
-                step_id=self.step_id,
-                message=f"{self._title()} was turned away {self.attempt} times: {failure_of(error).message}"[:500],
+                step_id=self.step_id, until=until,
+                message=f"{self._title()} was turned away {long}: {failure_of(error).message}"[:500],
             )
         )  # fmt: skip
 
@@ -279,13 +304,13 @@ class ToolStep(Generic[R]):
         until = now + timedelta(seconds=pause)
         failure = failure_of(error)
         message = (
-            f"{self._title()}: {classify(error).replace('_', ' ')} until {until:%H:%M:%S}, "
+            f"{self._title()}: {self.error_class(error).replace('_', ' ')} until {until:%H:%M:%S}, "
             f"attempt {self.attempt} of {self.tool.retries.max_attempts}: {failure.message}"
         )[:500]
         self.flow.write(
             Record(
                 facts=(self._fact("waiting", message, wait_until=until),), operations=self.after_error(error),
-                attempts=(self._attempted(classify(error), failure.message, until),), current_step=self.step_id,
+                attempts=(self._attempted(self.error_class(error), failure.message, until),), current_step=self.step_id,
                 state=State(waiting_for=f"{self.tool.name}, attempt {self.attempt + 1}", wait_until=until),
             )
         )  # fmt: skip

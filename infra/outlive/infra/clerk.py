@@ -334,12 +334,6 @@ class Case:
             )
         self.status, self.reasons, self.cancelling = decision.status, decision.reasons, decision.cancelling
 
-    def _question_ends(self) -> datetime | None:
-        """When the first question to a person runs out; an operator's pause stops this clock as well."""
-        if self.status is not Status.PAUSED or any(r.reason is ReasonCode.OPERATOR for r in self.reasons):
-            return None
-        return min((reason.until for reason in self.reasons if reason.until is not None), default=None)
-
     @property
     def freed(self) -> bool:
         """True when it was in quarantine and is not any more."""
@@ -358,12 +352,19 @@ class Case:
             reasons=codec.encode(list(self.reasons)) if self.reasons != self._before[1] else None,
             cancelling=self.cancelling or None,
             leave="always",
-            due_at=self._due_at if waits else self._question_ends(),
+            due_at=self._due_at if waits else ends_by_itself(self.reasons),
             tell=self.status is Status.CANCELLED and self._before[0] is not Status.CANCELLED,
         )
         line = Line(self.claim, _unqueued)
         line.hand_in(Record(facts=self._facts, answers=self._rows, state=state, applied=self._applied))
         return line.take()
+
+
+def ends_by_itself(reasons: Sequence[Reason]) -> datetime | None:
+    """When the first of these reasons runs out; an operator's pause stops this clock as well."""
+    if any(reason.reason is ReasonCode.OPERATOR for reason in reasons):
+        return None
+    return min((reason.until for reason in reasons if reason.until is not None), default=None)
 
 
 def _quarantined(reasons: Sequence[Reason]) -> bool:

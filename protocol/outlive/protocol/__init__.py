@@ -7,11 +7,11 @@ theirs are short: ``outlive.protocol.api`` (questions and replies) and ``outlive
 
 from typing import TYPE_CHECKING
 
-from outlive.protocol import api, codec, commands, events, ids, lifecycle, tools
+from outlive.protocol import api, codec, commands, events, ids, lifecycle, paths, tools
 from outlive.protocol.answers import Answer, Code
 from outlive.protocol.checkpoint import Checkpoint, CompletedStep, PendingStep
 from outlive.protocol.codec import NotJson, NotStorable
-from outlive.protocol.commands import AnyCommand, Cancel, Pause, Resume, Submit
+from outlive.protocol.commands import AnyCommand, Approve, Cancel, Pause, Reject, Resolve, Resume, Retry, Skip, Submit
 from outlive.protocol.errors import (
     CommandRefused,
     InvalidArguments,
@@ -40,7 +40,7 @@ from outlive.protocol.events import (
     StepEvent,
 )
 from outlive.protocol.ids import InvalidId
-from outlive.protocol.operations import AttemptRecord, ErrorClass, OperationRecord, OperationStatus, Outcome
+from outlive.protocol.operations import AttemptRecord, ErrorClass, OperationRecord, OperationStatus, Outcome, WordRecord
 from outlive.protocol.subjects import Subjects
 from outlive.protocol.task import Failure, Reason, ReasonCode, Status, TaskRecord
 from outlive.protocol.tools import Kind, Operation, RetryPolicy, Tool
@@ -54,6 +54,7 @@ __all__ = [
     "AnyCommand",
     "AnyEvent",
     "ApprovalEvent",
+    "Approve",
     "AttemptRecord",
     "Attention",
     "Cancel",
@@ -84,9 +85,13 @@ __all__ = [
     "RateLimited",
     "Reason",
     "ReasonCode",
+    "Reject",
+    "Resolve",
     "Resume",
     "ResumedEvent",
+    "Retry",
     "RetryPolicy",
+    "Skip",
     "Status",
     "StatusEvent",
     "StepEvent",
@@ -100,12 +105,14 @@ __all__ = [
     "ToolError",
     "Unavailable",
     "Unreachable",
+    "WordRecord",
     "api",
     "codec",
     "commands",
     "events",
     "ids",
     "lifecycle",
+    "paths",
     "tools",
 ]
 

@@ -49,6 +49,8 @@ RESUMABLE: Final = frozenset({
 ENDED: Final = frozenset({Status.SUCCEEDED, Status.CANCELLED})
 """Final for ever; a failed task may be reopened by a person."""
 
+_NOT_YET: Final = "not supported in this version; nothing was changed"
+
 Stop: TypeAlias = Literal["", "pause", "cancel"]
 """What an actor must do about its flow: go on, stop before the next step, or stop for good."""
 
@@ -227,6 +229,8 @@ def _resolve(facts: Facts, command: Resolve) -> Decision:
     asked = _asked(facts, ReasonCode.OUTCOME_UNKNOWN, command.operation_id)
     if not isinstance(asked, Reason):
         return asked
+    if command.new_operation:
+        return _decide(facts, Code.INVALID, f"A new operation is {_NOT_YET}. Leave new_operation out, or give up.")
     said = command.verdict.replace("_", " ")
     return _answer(facts, (asked,), f"Operation {command.operation_id} is resolved{_by(command.by)}: {said}.")
 
@@ -262,6 +266,8 @@ def _retry(facts: Facts, command: Retry) -> Decision:
     if facts.status is not Status.FAILED:
         hint = f" {_wanted(facts.reasons)}" if facts.reasons else ""
         return _illegal(facts, f"Task {facts.task_id} is {facts.status}: only a failed task is retried.{hint}")
+    if command.args is not None:
+        return _decide(facts, Code.INVALID, f"Corrected arguments are {_NOT_YET}. Deploy corrected code, then retry.")
     return _settled(facts, command.step_id) or _reopen(facts, f"Task {facts.task_id} goes on from its checkpoint.")
 
 

@@ -74,7 +74,6 @@ def _verdict(*names: str, verdict: Verdict, text: str) -> Callable[[F], F]:
 )
 @_verdict("--did-not-happen", verdict="did_not_happen", text="It did not happen: it is sent again.")
 @_verdict("--give-up", verdict="give_up", text="Nobody can tell: the step fails, nothing is sent.")
-@click.option("--new-operation", is_flag=True, help="With --did-not-happen: send it under a new key.")
 @click.option("--reference", metavar="TEXT", help="Where it can be looked up, for instance a ticket's number.")
 @reason_option
 @by_option
@@ -86,7 +85,6 @@ def resolve(
     operation: str | None,
     happened: str | None,
     verdict: Verdict | None,
-    new_operation: bool,
     reference: str | None,
     reason: str | None,
     by: str,
@@ -96,14 +94,10 @@ def resolve(
     One of --happened JSON, --result-lost, --did-not-happen and --give-up must be given.
     """
     said, result = _said(happened, verdict)
-    if new_operation and said != "did_not_happen":
-        raise click.UsageError("--new-operation goes with --did-not-happen")
 
     async def answer(client: Client) -> Answer:
         named, _ = await _asked(client, task_id, operation, ReasonCode.OUTCOME_UNKNOWN)
-        return await client.resolve(
-            task_id, named, said, result, reason=reason, reference=reference, new_operation=new_operation
-        )
+        return await client.resolve(task_id, named, said, result, reason=reason, reference=reference)
 
     send(given, by, answer)
 
@@ -139,18 +133,14 @@ def _only(task: TaskRecord, asked: Mapping[str, Reason], code: ReasonCode) -> st
 @click.command()
 @task_argument
 @click.argument("step", metavar="[STEP]", required=False)
-@click.option("--args", "corrected", metavar="JSON", help="Corrected arguments by name: sent under a new key.")
 @by_option
 @client_options
 @pass_given
-def retry(given: Given, task_id: str, step: str | None, corrected: str | None, by: str) -> None:
+def retry(given: Given, task_id: str, step: str | None, by: str) -> None:
     """Let a failed task go on from its checkpoint, after a fix. Without STEP: at the step that failed."""
-    changed = None if corrected is None else arguments.json_value(corrected, "--args")
-    if changed is not None and not isinstance(changed, dict):
-        raise click.UsageError('--args must be a JSON object: {"name": value}')
 
     async def answer(client: Client) -> Answer:
-        return await client.retry(task_id, step or await _failed_step(client, task_id), args=changed)
+        return await client.retry(task_id, step or await _failed_step(client, task_id))
 
     send(given, by, answer)
 
