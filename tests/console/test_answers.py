@@ -62,6 +62,14 @@ async def read(task: Task, path: str) -> str:
     return await task.call(look, path)
 
 
+@app.task
+async def stumble(task: Task) -> str:
+    found = await task.call(look, "a")
+    if "stumble" in broken:
+        raise RuntimeError("a bug of the task")
+    return found
+
+
 @pytest.fixture
 async def client(shared: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
     settings = shared.settings
@@ -160,6 +168,19 @@ async def test_a_failed_task_goes_on_after_a_fix(client: Client) -> None:
     broken.clear()
     done = await typed("retry", handle.task_id)
     assert (done.exit_code, done.stdout) == (0, f"Task {handle.task_id} goes on from its checkpoint.\n"), done.stderr
+    assert await handle.result(10) == "a"
+
+
+async def test_a_task_whose_own_code_failed_goes_on_after_a_fix(client: Client) -> None:
+    broken.add("stumble")
+    handle = await client.submit(stumble)
+    with pytest.raises(TaskFailed):
+        await handle.result(10)
+    with pytest.raises(CommandRefused) as caught:
+        await client.skip(handle.task_id, "1", "b")
+    assert caught.value.answer.message == f"Step 1 of task {handle.task_id} is completed: its result stands."
+    broken.clear()
+    assert (await typed("retry", handle.task_id)).exit_code == 0
     assert await handle.result(10) == "a"
 
 
