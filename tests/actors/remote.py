@@ -1,7 +1,7 @@
 """A remote on a loopback port that does what a test tells it."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -40,6 +40,7 @@ class Remote:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one piece
     remote: Remote
 
     def _serve(self) -> None:
@@ -62,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(raw)
 
-    do_GET = do_POST = do_PUT = do_HEAD = _serve
+    do_GET = do_POST = do_PUT = do_HEAD = _serve  # noqa: N815  # the names are those of the methods
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the name is the base's
         pass
@@ -74,7 +75,7 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving_http() -> Iterator[Remote]:
+def serving_http() -> Generator[Remote]:
     """Start a remote; tests set its `answer`."""
     handler = type("Handler", (_Handler,), {})
     with _Server(("127.0.0.1", 0), handler) as server:

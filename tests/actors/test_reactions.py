@@ -42,7 +42,8 @@ def answered(status: int, **headers: str) -> httpx.HTTPStatusError:
 
 def stranger(name: str, bases: tuple[type[BaseException], ...] = (Exception,), **attributes: Any) -> BaseException:
     """An error of a library that is not installed."""
-    return type(name, bases, attributes)("no")
+    error: BaseException = type(name, bases, attributes)("no")
+    return error
 
 
 def because(error: BaseException, cause: BaseException) -> BaseException:
@@ -148,7 +149,9 @@ CLASSES: list[tuple[BaseException, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("error", "named"), CLASSES, ids=[f"{n}-{type(error).__name__}" for n, (error, _) in enumerate(CLASSES)])
+@pytest.mark.parametrize(
+    ("error", "named"), CLASSES, ids=[f"{n}-{type(error).__name__}" for n, (error, _) in enumerate(CLASSES)]
+)
 def test_an_error_has_its_class(error: BaseException, named: str) -> None:
     assert classify(error) == named
 
@@ -212,9 +215,7 @@ def call() -> None:
     pass
 
 
-def reaction(
-    error: BaseException, *, attempt: int = 1, elapsed: float = 0, **options: Any
-) -> Reaction:
+def reaction(error: BaseException, *, attempt: int = 1, elapsed: float = 0, **options: Any) -> Reaction:
     return react(tool(**options), error, attempt, NOW - timedelta(seconds=elapsed), NOW, Random(1))
 
 
@@ -299,7 +300,9 @@ def test_ten_minutes_of_503_with_a_key_grow_and_are_capped() -> None:
 errors = st.sampled_from([error for error, _ in CLASSES])
 
 
-@given(errors, st.integers(1, 7), st.floats(0, 10_000), st.sampled_from([{"read_only": True}, {"idempotent": True}, {}]))
+@given(
+    errors, st.integers(1, 7), st.floats(0, 10_000), st.sampled_from([{"read_only": True}, {"idempotent": True}, {}])
+)
 def test_there_is_a_reaction_to_everything(
     error: BaseException, attempt: int, elapsed: float, nature: dict[str, Any]
 ) -> None:

@@ -38,7 +38,7 @@ def test_what_was_given_back_is_free_and_what_was_spent_is_not() -> None:
 def test_a_lease_is_spent_one_by_one_and_never_when_it_has_run_out() -> None:
     lease = Lease("a", 2, at(1))
     one = bucket.spend(lease, at(0.5))
-    assert one == Lease("a", 1, at(1))
+    assert one is not None and one == Lease("a", 1, at(1))
     assert bucket.spend(one, at(1)) is None
     assert bucket.spend(Lease("a", 0, at(1)), at(0)) is None
 
