@@ -1,7 +1,6 @@
 """What an error means and what follows from it: the whole table, without a service and without a sleep."""
 
 import asyncio
-import dataclasses
 import errno
 import http.client
 import smtplib
@@ -280,8 +279,7 @@ def test_the_tools_own_classifier_decides() -> None:
     def own(error: BaseException) -> ErrorClass | None:
         return ErrorClass.NOT_SENT
 
-    known = dataclasses.replace(tool(), classify=own)
-    assert isinstance(react(known, ValueError(), 1, NOW, NOW, Random(1)), Retry)
+    assert isinstance(reaction(ValueError(), classify=own), Retry)
 
 
 def test_ten_minutes_of_503_with_a_key_grow_and_are_capped() -> None:

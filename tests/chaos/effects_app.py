@@ -2,6 +2,7 @@
 
 import functools
 import os
+import time
 
 import httpx
 
@@ -93,3 +94,34 @@ async def two_mails(task: Task) -> int:
     """Two questions at once."""
     first, second = await task.gather(task.call(send_mail, "a@example.com"), task.call(send_mail, "b@example.com"))
     return len({first, second})
+
+
+@app.tool(timeout=0.5, settle=0.2)
+def slow_ticket(op: Operation, seconds: float) -> int:
+    """Outlives its timeout in its thread, and sends only then."""
+    time.sleep(seconds)
+    return _send("slow_ticket", op.key)
+
+
+@slow_ticket.reconcile
+def find_slow_ticket(op: Operation, seconds: float) -> Outcome[int]:
+    """Ask for the ticket of this operation."""
+    return _found(op)
+
+
+@app.tool(idempotent=True)
+def post(op: Operation, text: str) -> int:
+    """The service refuses or takes it, by its status."""
+    return _service().effect("post", text, key=op.key)
+
+
+@app.task
+async def slow(task: Task) -> int:
+    """One ticket by a slow thread."""
+    return await task.call(slow_ticket, 2.0)
+
+
+@app.task
+async def posts(task: Task) -> list[int]:
+    """Two posts, one after the other."""
+    return [await task.call(post, "one"), await task.call(post, "two")]

@@ -21,6 +21,7 @@ import structlog
 
 from outlive.actors import context
 from outlive.actors.flow import Branch, Flow, Stopped, World, branch
+from outlive.actors.history import OPERATION, refused
 from outlive.actors.step import failure_of, printable
 from outlive.actors.supervision import unwrap
 from outlive.actors.task import Restart, Task
@@ -490,7 +491,11 @@ class Actor:
             attempt=known.attempt, body=body, inbox_pos=letter.pos,
         )  # fmt: skip
         state = self.flow.withdraw(known.step_id)
-        self.flow.write(Record(facts=(fact,), answers=taken, steps=int(status == "completed"), state=state))
+        record = Record(facts=(fact,), answers=taken, steps=int(status == "completed"), state=state)
+        asked = history.operations.get((known.step_id, OPERATION))
+        if status == "completed" and asked is not None and asked.status == "awaiting_approval":
+            record.operations = (refused(asked, self._now()),)  # it will never be sent
+        self.flow.write(record)
         history.replace(known._replace(seq=fact.seq, status=status, body=body))
 
     # --- told by the worker

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from outlive.infra.claims import Claimed, Mail, StoredAttempt, StoredFact, StoredOperation
+from outlive.infra.records import OperationRow
 
 DONE = frozenset({"completed", "failed", "unknown"})
 """How a step ends for the function; an unknown one was given up by it."""
@@ -76,7 +77,12 @@ class History:
 
     def known(self, step_id: str) -> StoredFact | None:
         """What is stored of a step, ended or not: its name and digest tell what it was called with."""
-        return self.done.get(step_id) or self.waits.get(step_id) or self.begun.get(step_id)
+        fact = self.done.get(step_id) or self.waits.get(step_id) or self.begun.get(step_id)
+        if fact is None and (asked := self.operations.get((step_id, OPERATION))) is not None:
+            return StoredFact(
+                0, "step", step_id, asked.name, asked.status, asked.digest, asked.attempt, None, None, asked.arguments
+            )
+        return fact
 
     def ended(self, step_id: str) -> str | None:
         """How a step ended, if it has."""
@@ -103,3 +109,11 @@ class History:
         """Forget the steps of the run that has ended; mail that nobody took stays."""
         self.done, self.waits, self.begun = {}, {}, {}
         self.unvisited.clear()
+
+
+def refused(operation: StoredOperation, at: datetime) -> OperationRow:
+    """The row of an operation that will never be sent."""
+    return OperationRow(
+        operation.step_id, operation.operation_id, operation.name, "failed", operation.attempt, operation.digest, 0,
+        operation.arguments, operation.started_at, None, at,
+    )  # fmt: skip

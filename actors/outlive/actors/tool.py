@@ -19,7 +19,7 @@ from typing import (
 
 from outlive.actors.context import current
 from outlive.actors.signature import Declared, RegistrationError, check_rule, companion, named, read, title_of
-from outlive.protocol.operations import Outcome
+from outlive.protocol.operations import ErrorClass, Outcome
 from outlive.protocol.tools import APPROVAL_TTL, TIMEOUT, Durable, Operation, P, R_co, RetryPolicy, Tool
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -127,6 +127,7 @@ class ToolOptions(TypedDict, total=False):
     )
     key_ttl: float  # seconds for which the remote remembers `op.key`, for ever if left out
     retries: RetryPolicy  # of errors that may pass, 5 tries if left out
+    classify: Callable[[BaseException], ErrorClass | None]  # names the class of an exception; None: as for every tool
     durable: Durable  # "before_next": a read-only result is durable before the next step begins
 
 
@@ -173,6 +174,7 @@ def declare(
     settle: float | None = None,
     key_ttl: float | None = None,
     retries: RetryPolicy | None = None,
+    classify: Callable[[BaseException], ErrorClass | None] | None = None,
     durable: Durable = "",
 ) -> DeclaredTool[..., Any]:
     """Make a tool of a function without putting it into an app; raises `RegistrationError`."""
@@ -203,6 +205,7 @@ def declare(
             settle=settle,
             key_ttl=key_ttl,
             retries=retries or RetryPolicy(),
+            classify=classify,
             durable=durable,
         )
     except ValueError as error:
