@@ -46,14 +46,16 @@ def given_up(step_id: str, what: str) -> Failure:
     return Failure(type="TimeoutError", message=message, error_class="timeout", step_id=step_id)
 
 
-def failure_of(error: BaseException, step_id: str | None = None) -> Failure:
+def failure_of(error: BaseException, step_id: str | None = None, error_class: ErrorClass | None = None) -> Failure:
     """Describe an exception so that anybody can read it without its class."""
     try:
         message = str(error)
     except Exception:  # noqa: BLE001  # reason: a broken __str__ must not hide the error
         message = f"(its message cannot be shown: {type(error).__name__}.__str__ fails)"
     message = printable(message)[:MESSAGE_LENGTH]
-    return Failure(type=type(error).__name__, message=message, error_class=str(classify(error)), step_id=step_id)
+    return Failure(
+        type=type(error).__name__, message=message, error_class=str(error_class or classify(error)), step_id=step_id
+    )
 
 
 class Runnable(Protocol):
@@ -262,7 +264,7 @@ class ToolStep(Generic[R]):
 
     def _fail(self, error: BaseException) -> StepFailed:
         """Record that the step failed for good; returns what is raised now and on every resume."""
-        failure = failure_of(error, self.step_id)
+        failure = failure_of(error, self.step_id, self.error_class(error))
         message = f"{self._title()} failed: {failure.type}: {failure.message}"[:500]
         self.flow.write(
             Record(
