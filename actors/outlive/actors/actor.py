@@ -41,7 +41,6 @@ from outlive.protocol.tools import AnyKind
 Ending = Literal["ended", "left", "fenced", "crashed", "unstorable"]
 """Why an actor is gone: the task is final; let go (waiting, paused, drained); another owns it; its code raised."""
 
-STAND_BY: Final = "its turn: tasks whose workers died run one at a time"
 STORED_ERRORS: Final = (StepFailed, TaskFailed, TaskCancelled)
 """Errors that are facts: the function would raise them again on every run, so it is not tried again."""
 
@@ -125,24 +124,21 @@ class Actor:
             return "unstorable" if self.claim.refused == "unstorable" else "fenced"
 
     async def stand_by(self, turn: Callable[[], Awaitable[Any]]) -> bool:
-        """Wait for a turn before `run`, as one that waits and can be told to stop. False: told so, it is not our turn."""
+        """Wait for a turn before `run`. False: told to stop meanwhile, it is not our turn."""
         flow, came = self.flow, False
-        with suppress(Refused, Stopped):
-            await flow.commit(Record(state=State(waiting_for=STAND_BY)))
 
-            async def wait() -> None:
-                nonlocal came
-                await turn()
-                came = True
-                flow.news.set()
+        async def wait() -> None:
+            nonlocal came
+            await turn()
+            came = True
+            flow.news.set()
 
-            async with anyio.create_task_group() as group:
-                group.start_soon(wait)
-                while not came and not flow.stop:
-                    flow.news.clear()
-                    await flow.news.wait()
-                group.cancel_scope.cancel()
-            await flow.commit(Record(state=State()))  # from here on it does not wait
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            while not came and not flow.stop:
+                flow.news.clear()
+                await flow.news.wait()
+            group.cancel_scope.cancel()
         return came
 
     async def suspend(self, reason: Reason) -> Ending:
