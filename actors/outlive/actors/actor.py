@@ -21,7 +21,7 @@ import structlog
 
 from outlive.actors import context
 from outlive.actors.flow import Branch, Flow, Stopped, World, branch
-from outlive.actors.step import failure_of, printable
+from outlive.actors.step import failure_of, fits, printable
 from outlive.actors.supervision import unwrap
 from outlive.actors.task import Restart, Task
 from outlive.actors.waiting import signal_value
@@ -280,6 +280,7 @@ class Actor:
     async def _succeeded(self) -> Ending:
         try:
             body, _ = codec.pack(self._returned, self._kind.result_type)
+            fits(body, self._world.settings.result_limit)
         except codec.NotStorable as error:
             return await self._failed(failure_of(error), f"its result cannot be stored: {error}")
         return await self._final(Status.SUCCEEDED, f"Succeeded after {self.claim.steps} steps.", body)
