@@ -157,7 +157,7 @@ async def test_the_first_screen_can_be_typed(project: Path) -> None:
     up, submit, kill = _typed()
     _write_code(project, MANY)  # long enough for a command to start meanwhile
     commands = Commands(project, {"OUTLIVE_STATE_DIR": str(project / "state")})
-    async with commands.running(up.removesuffix("&")) as serving:
+    async with commands.running(up) as serving:
         await _logged(commands, "2 workers for todo:app; Ctrl-C stops everything")
         async with commands.running(submit) as watching:
             await _logged(commands, f"read 50 of {MANY + 1} files")
