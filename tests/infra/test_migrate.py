@@ -24,6 +24,9 @@ async def empty(session_server: Server) -> AsyncIterator[str]:
     await connection.close()
 
 
+NEXT = f"{len(migrate.known()) + 1:04}_more.sql"
+
+
 def with_known(monkeypatch: pytest.MonkeyPatch, *more: str) -> None:
     known = list(migrate.known())
     for number, text in enumerate(more, len(known) + 1):
@@ -53,8 +56,8 @@ async def test_a_new_file_is_pending_and_then_applied(empty: str, monkeypatch: p
     await migrate.migrate(empty)
     with_known(monkeypatch, "create table outlive_store.a (n int); create table outlive_store.b (n int);")
     connection = await asyncpg.connect(empty)
-    assert [migration.name for migration in await migrate.pending(connection)] == ["0002_more.sql"]
-    assert await migrate.migrate(empty) == ["0002_more.sql"]
+    assert [migration.name for migration in await migrate.pending(connection)] == [NEXT]
+    assert await migrate.migrate(empty) == [NEXT]
     assert await migrate.pending(connection) == []
     await connection.close()
 
@@ -81,7 +84,7 @@ async def test_a_database_of_a_newer_version_is_refused(empty: str, monkeypatch:
     with monkeypatch.context() as newer:
         with_known(newer, "select 1")
         await migrate.migrate(empty)
-    with pytest.raises(MigrationRefused, match=r"0002_more.sql, which this version of Outlive does not know"):
+    with pytest.raises(MigrationRefused, match=rf"{NEXT}, which this version of Outlive does not know"):
         await migrate.migrate(empty)
 
 

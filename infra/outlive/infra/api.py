@@ -74,6 +74,9 @@ class ApiService:
             "events": self._events,
             "slice": self._slice,
             "command": self._command,
+            "commands": self._commands,
+            "audit": self._audit,
+            "stats": self._stats,
             "kinds": self._kinds,
             "health": self._health,
             "dead_letters": self._dead_letters,
@@ -144,8 +147,8 @@ class ApiService:
             tenant = ids.check_tenant(request.subject.split(".")[1])
             question = msgspec.json.decode(request.data or b"{}", type=api.VERBS[verb].request)
             for field in ("task_id", "command_id"):
-                if hasattr(question, field):
-                    ids.check(field, getattr(question, field))
+                if (given := getattr(question, field, None)) is not None:
+                    ids.check(field, given)
             return await self._handlers[verb](tenant, question)
         except _Refused as refused:
             return refused.problem
@@ -198,6 +201,7 @@ class ApiService:
         piece = await self._store.piece(tenant, question, self._room * 3 // 4)  # base64 makes four of three
         if piece is None:
             of = f"number {question.seq} of " if question.seq is not None else ""
+            of = f"{question.command_id} of " if question.command_id is not None else of
             raise _Refused(
                 Trouble.NOT_FOUND, f"{of}task {question.task_id!r} of tenant {tenant!r} has no {question.part}"
             )
@@ -211,6 +215,18 @@ class ApiService:
                 f"no command {question.command_id!r} of tenant {tenant!r} has arrived (yet). Sending it again is safe",
             )
         return record
+
+    async def _commands(self, tenant: str, question: api.Commands) -> msgspec.Struct:
+        page = await self._store.commands(tenant, question, limit_bytes=self._room)
+        if not page.commands and question.after is None:
+            _known(await self._store.task(tenant, question.task_id, with_input=False), tenant, question.task_id)
+        return page
+
+    async def _audit(self, tenant: str, question: api.Audit) -> msgspec.Struct:
+        return await self._store.audit(tenant, question, limit_bytes=self._room)
+
+    async def _stats(self, tenant: str, question: api.Stats) -> msgspec.Struct:
+        return await self._store.stats(tenant, question)
 
     async def _kinds(self, _tenant: str, _question: api.Kinds) -> msgspec.Struct:
         return api.KindPage(kinds=await self._store.kinds())

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, ParamSpec, Self, TypeVar, cast, overl
 import msgspec
 from anyio import to_thread
 
-from outlive.infra import embedded, reader
+from outlive.infra import embedded, export, reader, statistics
 from outlive.infra.bus import Bus
 from outlive.infra.handle import Handle
 from outlive.infra.questions import QuestionRefused, Questions
@@ -406,6 +406,17 @@ class Client:
         """Return what became of a command. Raises like `get`; `QuestionRefused` when it has not arrived."""
         question = api.FindCommand(command_id=ids.check("command_id", command_id))
         return await self.questions.ask("command", question, api.CommandRecord)
+
+    async def stats(self, *, kind: str | None = None, within: float | None = None) -> api.StatsPage:
+        """Return how each tool fared in the tasks created within the last so many seconds. Raises like `get`."""
+        return await statistics.collect(self.questions, kind, within)
+
+    async def export(self, task_id: str) -> AsyncGenerator[export.Piece]:
+        """Yield all that is stored of a task, one piece after the other; see `outlive.infra.export`. Raises like `get`."""
+        yield {"task": await self.get(task_id)}
+        for part in (export.events, export.steps, export.operations, export.commands, export.audit):
+            async for piece in part(self.questions, task_id):
+                yield piece
 
     async def kinds(self) -> Sequence[api.KindRecord]:
         """Return what can be submitted. Raises like `get`."""

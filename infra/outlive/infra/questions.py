@@ -80,11 +80,13 @@ class Questions:
             raise QuestionRefused(_read_problem(message.data))
         return msgspec.json.decode(message.data, type=reply)
 
-    async def whole(self, task_id: str, part: api.Part, seq: int | None = None) -> bytes:
+    async def whole(
+        self, task_id: str, part: api.Part, seq: int | None = None, *, command_id: str | None = None
+    ) -> bytes:
         """Return a large value, fetched piece by piece. Raises like `ask`."""
         data = bytearray()
         while True:
-            question = api.Slice(task_id=task_id, part=part, seq=seq, offset=len(data))
+            question = api.Slice(task_id=task_id, part=part, seq=seq, command_id=command_id, offset=len(data))
             piece = await self.ask("slice", question, api.Piece)
             data += piece.data
             if len(data) >= piece.total:

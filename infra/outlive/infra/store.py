@@ -152,6 +152,11 @@ class Store:
             whole = bytes(_read_input(body).input)
             return api.Piece(total=len(whole), data=whole[question.offset : question.offset + limit_bytes])
         seq = question.seq
+        if question.part == "command":
+            row = await self._pool.fetchrow(
+                self._sql["command_piece"], tenant, question.task_id, question.command_id, question.offset, limit_bytes
+            )
+            return None if row is None else api.Piece(total=row["total"], data=row["data"])
         if seq is None and question.part == "result":
             seq = await self._pool.fetchval(self._sql["final"], tenant, question.task_id)
         row = await self._pool.fetchrow(
@@ -164,11 +169,39 @@ class Store:
     async def command(self, tenant: str, command_id: str) -> api.CommandRecord | None:
         """Return what became of a command that has arrived."""
         row = await self._pool.fetchrow(self._sql["command"], tenant, command_id)
-        if row is None:
-            return None
-        return api.CommandRecord(
-            command_id=row["command_id"], task_id=row["task_id"], verb=row["verb"], by=row["by"],
-            digest=row["digest"].hex(), received_at=row["received_at"], answer=_answer(row),
+        return None if row is None else _command(row)
+
+    async def commands(self, tenant: str, question: api.Commands, *, limit_bytes: int = UNBOUNDED) -> api.CommandPage:
+        """Return a page of what a task was told; a body above a quarter of `limit_bytes` is left out and named."""
+        rows = await self._pool.fetch(
+            self._sql["commands"], tenant, question.task_id, *(question.after or (0, "")), limit_bytes,
+            limit_bytes // 4, question.limit,
+        )  # fmt: skip
+        return api.CommandPage(
+            commands=[_command(row, _raw(row["body"])) for row in rows],
+            large=[row["command_id"] for row in rows if row["body"] is None],
+            after=(rows[-1]["pos"] or 0, rows[-1]["command_id"]) if rows else None,
+        )
+
+    async def audit(self, tenant: str, question: api.Audit, *, limit_bytes: int = UNBOUNDED) -> api.AuditPage:
+        """Return a page of a task's audit trail, oldest first."""
+        rows = await self._pool.fetch(
+            self._sql["audit"], tenant, question.task_id, question.after, limit_bytes, question.limit
+        )
+        lines = [api.AuditRecord(**dict(row)) for row in rows]
+        return api.AuditPage(audit=lines, after=lines[-1].id if lines else None)
+
+    async def stats(self, tenant: str, question: api.Stats) -> api.StatsPage:
+        """Return how the tools fared in one page of tasks. Raises like `tasks`."""
+        at, last = _place(question.after)
+        rows = await self._pool.fetch(
+            self._sql["recent"], tenant, at, last, question.within, question.kind, question.limit
+        )
+        tools = await self._pool.fetch(self._sql["stats"], tenant, [row["task_id"] for row in rows])
+        more = len(rows) == question.limit
+        return api.StatsPage(
+            tools=[_tool(row) for row in tools], tasks=len(rows),
+            after=_token(rows[-1]["created_at"], rows[-1]["task_id"]) if more else None,
         )  # fmt: skip
 
     async def why(self, tenant: str, task_id: str) -> str | None:
@@ -213,7 +246,11 @@ class Store:
 
 def token(record: TaskRecord) -> str:
     """Return the ``after`` that goes on behind this task."""
-    return f"{record.created_at.isoformat()}/{record.task_id}"
+    return _token(record.created_at, record.task_id)
+
+
+def _token(created_at: datetime, task_id: str) -> str:
+    return f"{created_at.isoformat()}/{task_id}"
 
 
 def _place(after: str | None) -> tuple[datetime | None, str]:
@@ -330,6 +367,19 @@ def _answer(row: asyncpg.Record) -> Answer | None:
         command_id=row["command_id"], task_id=row["task_id"], ok=code in {Code.APPLIED, Code.DUPLICATE}, code=code,
         message=row["message"] or "", at=row["decided_at"] or row["received_at"],
     )  # fmt: skip
+
+
+def _command(row: asyncpg.Record, body: msgspec.Raw | None = None) -> api.CommandRecord:
+    return api.CommandRecord(
+        command_id=row["command_id"], task_id=row["task_id"], verb=row["verb"], by=row["by"],
+        digest=row["digest"].hex(), received_at=row["received_at"], answer=_answer(row), pos=row["pos"], body=body,
+    )  # fmt: skip
+
+
+def _tool(row: asyncpg.Record) -> api.ToolStats:
+    fields: dict[str, Any] = dict(row)
+    fields["errors"] = msgspec.json.decode(row["errors"])
+    return api.ToolStats(**fields)
 
 
 def _kind(row: asyncpg.Record) -> api.KindRecord:

@@ -175,22 +175,24 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
     large: int | None = None
 
 
-Part: TypeAlias = Literal["input", "result", "event"]
-"""What can be read in slices: a task's input; the result of the task or of one step; one progress event."""
+Part: TypeAlias = Literal["input", "result", "event", "command"]
+"""What can be read in slices: a task's input; the result of the task or of one step; one progress event; a command."""
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Verb ``slice`` -> `Piece`: a large value, piece by piece. What is sliced never changes.
 
     Attributes:
-        part: input | result | event.
+        part: input | result | event | command.
         seq: the number of the step or event; without one ``result`` is the task's own.
+        command_id: of the command.
         offset: bytes to skip: 0, then the sum of the lengths received.
     """
 
     task_id: str
     part: Part = "result"
     seq: Number | None = None
+    command_id: str | None = None
     offset: Number = 0
 
 
@@ -213,6 +215,8 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         digest: hex digest of what it says; another one under the same id is a conflict.
         answer: null until the task's owner or the clerk has decided.
+        pos: its place among the task's commands; null = it was decided on arrival.
+        body: what it says, as it came; only in a `CommandPage`.
     """
 
     command_id: str
@@ -222,6 +226,103 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True):
     by: str | None
     received_at: datetime
     answer: Answer | None = None
+    pos: int | None = None
+    body: Any = None
+
+
+class Commands(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Verb ``commands`` -> `CommandPage`: what a task was told; those decided on arrival first, then by place."""
+
+    task_id: str
+    limit: Limit = 100
+    after: tuple[int, str] | None = None
+
+
+class CommandPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some commands of a task.
+
+    Attributes:
+        large: ids of those whose body is too large for a page; see `Slice`.
+        after: pass it on for the next page; null on the last one.
+    """
+
+    commands: list[CommandRecord]
+    large: list[str] = []
+    after: tuple[int, str] | None = None
+
+
+class Audit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Verb ``audit`` -> `AuditPage`: who did what to a task, and refused writes, oldest first."""
+
+    task_id: str
+    limit: Limit = 100
+    after: Number = 0
+
+
+class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the audit trail; `before` and `after` are the task's status, where it matters."""
+
+    id: int
+    at: datetime
+    who: str
+    what: str
+    before: str | None = None
+    after: str | None = None
+    detail: str | None = None
+
+
+class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some lines; pass the last id as ``after``, null on the last page."""
+
+    audit: list[AuditRecord]
+    after: int | None = None
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Verb ``stats`` -> `StatsPage`: how the tools fared in some tasks, newest first. Add the pages up.
+
+    Attributes:
+        kind: only tasks of this kind.
+        within: only tasks created within the last so many seconds.
+        limit: most tasks that are counted for one page.
+    """
+
+    kind: str | None = None
+    within: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    limit: Limit = 200
+    after: str | None = None
+
+
+class ToolStats(msgspec.Struct, frozen=True, kw_only=True):
+    """How one tool fared.
+
+    Attributes:
+        calls: steps that call it: succeeded + failed + unknown + open.
+        open: not ended yet: under way, or waiting for its next attempt or for a person.
+        attempts: how often it was run for them, as far as recorded (a crash forgets a read-only attempt).
+        errors: attempts that ended badly, by error class: many ``unavailable`` speak of an unstable service, many
+            ``invalid_arguments`` of whoever makes the arguments.
+        waited, longest_wait: seconds of pauses before next attempts, as planned.
+    """
+
+    name: str
+    calls: int
+    succeeded: int
+    failed: int
+    unknown: int
+    open: int
+    attempts: int
+    errors: dict[str, int]
+    waited: float
+    longest_wait: float
+
+
+class StatsPage(msgspec.Struct, frozen=True, kw_only=True):
+    """The tools of `tasks` tasks, by name; ``after`` is null on the last page."""
+
+    tools: list[ToolStats]
+    tasks: int
+    after: str | None = None
 
 
 class Kinds(msgspec.Struct, frozen=True, kw_only=True):
@@ -333,6 +434,9 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
         "events": Verb(Events, EventPage),
         "slice": Verb(Slice, Piece),
         "command": Verb(FindCommand, CommandRecord),
+        "commands": Verb(Commands, CommandPage),
+        "audit": Verb(Audit, AuditPage),
+        "stats": Verb(Stats, StatsPage),
         "kinds": Verb(Kinds, KindPage),
         "health": Verb(Health, HealthReport),
         "dead_letters": Verb(DeadLetters, DeadLetterPage),

@@ -99,6 +99,11 @@ select octet_length(p.part) as total, substring(p.part from $5::int + 1 for $6::
   from (select case when $4::boolean then f.event else f.body end as part
           from fact f where f.tenant = $1 and f.task_id = $2 and f.seq = $3) p;
 
+-- name: command_piece
+-- A piece of a command of task $2, id $3, as it came; $4 bytes skipped, $5 bytes at most.
+select octet_length(i.body) as total, substring(i.body from $4::int + 1 for $5::int) as data
+  from inbox i where i.tenant = $1 and i.command_id = $3 and i.task_id = $2;
+
 -- name: final
 -- The number of the fact that holds a succeeded task's result.
 select f.seq from task t join fact f on f.tenant = t.tenant and f.task_id = t.task_id
@@ -109,8 +114,84 @@ select f.seq from task t join fact f on f.tenant = t.tenant and f.task_id = t.ta
 select t.input from task t where t.tenant = $1 and t.task_id = $2;
 
 -- name: command
-select i.command_id, i.task_id, i.verb, i.by, i.digest, i.received_at, i.code, i.message, i.decided_at
+select i.command_id, i.task_id, i.pos, i.verb, i.by, i.digest, i.received_at, i.code, i.message, i.decided_at
   from inbox i where i.tenant = $1 and i.command_id = $2;
+
+-- name: commands
+-- A task's commands after (place $3, id $4), those without a place first: as many as fit into $5 bytes, at most $7. A body above $6 is left out.
+select p.command_id, p.task_id, p.pos, p.verb, p.by, p.digest, p.received_at, p.code, p.message, p.decided_at,
+       case when p.size <= $6::bigint then p.body end as body
+  from (select i.*, octet_length(i.body) as size, row_number() over places as n,
+               sum(case when octet_length(i.body) <= $6::bigint then octet_length(i.body) else 0 end
+                   + coalesce(length(i.message), 0) * 4 + 1500) over places as bytes
+          from ((select * from inbox a where a.tenant = $1 and a.task_id = $2 and a.pos is null and $3::bigint = 0 and a.command_id > $4
+                  order by a.command_id limit $7)
+                union all
+                (select * from inbox b where b.tenant = $1 and b.task_id = $2 and b.pos is not null and b.pos > $3::bigint
+                  order by b.pos limit $7)) i
+        window places as (order by coalesce(i.pos, 0), i.command_id) order by coalesce(i.pos, 0), i.command_id limit $7) p
+ where p.bytes <= $5 or p.n = 1
+ order by coalesce(p.pos, 0), p.command_id;
+
+-- name: audit
+-- What was done to a task, after id $3: as many as fit into $4 bytes, at most $5.
+select p.id, p.at, p.who, p.what, p.before, p.after, p.detail
+  from (select a.*, row_number() over ids as n, sum((coalesce(length(a.detail), 0) + length(a.who) + length(a.what)) * 6 + 300) over ids as bytes
+          from audit a where a.tenant = $1 and a.task_id = $2 and a.id > $3
+        window ids as (order by a.id) order by a.id limit $5) p
+ where p.bytes <= $4 or p.n = 1
+ order by p.id;
+
+-- name: recent
+-- Tasks whose tools are counted, newest first, after (created_at $2, task_id $3): created within $4 seconds, of kind $5; null = any.
+select t.task_id, t.created_at
+  from task t
+ where t.tenant = $1 and t.created_at > '-infinity'  -- the index's predicate
+   and t.created_at >= coalesce((select outlive.clock()) - make_interval(secs => $4::double precision), '-infinity')
+   and t.created_at <= coalesce($2::timestamptz, 'infinity') and (t.created_at < coalesce($2::timestamptz, 'infinity') or t.task_id > $3)
+   and ($5::text is null or t.kind = $5)
+ order by t.created_at desc, t.task_id limit $6;
+
+-- name: stats
+-- How the tools fared in tasks $2. A step's last word is that of its last fact, and of its operation where it is an effect; waits for time,
+-- signals and children are steps too, and no tools.
+with s as materialized (
+  select x.task_id, x.step_id, x.name, x.attempts,
+         case when x.operation in ('prepared', 'awaiting_approval', 'started') then 'open'
+              when x.status in ('completed', 'skipped') then 'succeeded'
+              when x.status = 'waiting' then 'open'
+              when x.operation = 'unknown' then 'unknown'
+              when x.status = 'failed' or x.operation = 'failed' then 'failed'
+              when x.status = 'unknown' then 'unknown'
+              else 'open' end as outcome
+    from (select k.task_id, y.step_id, max(y.name) as name, max(y.attempt) as attempts, max(y.operation) as operation,
+                 (array_agg(y.status order by y.seq desc) filter (where y.seq is not null))[1] as status
+            from unnest($2::text[]) as k(task_id)
+           cross join lateral (
+                 select f.step_id, f.name, f.attempt::integer, f.seq, f.status, null as operation
+                   from fact f
+                  where f.tenant = $1 and f.task_id = k.task_id and f.type = 'step' and f.name not like '% %'
+                    and (f.took is not null or f.name not in ('sleep', 'now'))
+                  union all
+                 select o.step_id, o.name, o.attempt, null, null, o.status
+                   from operation o where o.tenant = $1 and o.task_id = k.task_id) y
+           group by k.task_id, y.step_id) x),
+e as (
+  select b.name, json_object_agg(b.error_class, b.n)::text as errors, sum(b.waited) as waited, max(b.longest) as longest
+    from (select s.name, a.error_class, count(*) as n, sum(a.pause) as waited, max(a.pause) as longest
+            from s
+           cross join lateral (
+                 select coalesce(a.error_class, 'timeout') as error_class,
+                        greatest(extract(epoch from a.wait_until - a.ended_at), 0)::double precision as pause
+                   from attempt a where a.tenant = $1 and a.task_id = s.task_id and a.step_id = s.step_id) a
+           group by s.name, a.error_class) b
+   group by b.name)
+select s.name, count(*) as calls, count(*) filter (where s.outcome = 'succeeded') as succeeded,
+       count(*) filter (where s.outcome = 'failed') as failed, count(*) filter (where s.outcome = 'unknown') as unknown,
+       count(*) filter (where s.outcome = 'open') as open, coalesce(sum(s.attempts), 0)::bigint as attempts,
+       coalesce(max(e.errors), '{}') as errors, coalesce(max(e.waited), 0) as waited, coalesce(max(e.longest), 0) as longest_wait
+  from s left join e on e.name = s.name
+ group by s.name order by s.name;
 
 -- name: why
 -- What besides its record explains a task: when it is wanted, who holds it, who could run it, since when it is as it is.
