@@ -22,7 +22,7 @@ from outlive.infra import happenings
 from outlive.infra.claims import Mail
 from outlive.infra.clerk import read_command
 from outlive.infra.records import AnswerRow, AttemptRow, Fact, OperationRow, Record
-from outlive.protocol import backoff, codec, keys, paths
+from outlive.protocol import backoff, codec, paths
 from outlive.protocol.commands import Approve, Reject, Resolve
 from outlive.protocol.errors import StepFailed
 from outlive.protocol.operations import ErrorClass, Outcome
@@ -144,7 +144,7 @@ class Effect(ToolStep[R]):
         if self.tool.preparer is None:
             return shown
         try:
-            return f"{shown}: {await self.run(self.tool.preparer, self._operation())}"[:2000]
+            return f"{shown}: {await self.run(self.tool.preparer)}"[:2000]
         except Exception as error:  # noqa: BLE001  # a preview may fail in any way; the question stands all the same
             return f"{shown} (no preview: {failure_of(error).message})"[:2000]
 
@@ -306,13 +306,13 @@ class Effect(ToolStep[R]):
 
     async def _still(self) -> None:
         """Believe nobody while a thread of ours outlives its timeout: it may still send."""
-        while self.flow.world.threads.works_on(self._key):
+        while self.flow.world.threads.works_on(self.key):
             now = self.flow.world.clock.now()
             await self._wait(now + timedelta(seconds=_STILL))
 
     async def _reconcile(self, lost: Lost) -> Outcome[Any]:
         assert self.tool.reconciler is not None
-        operation = Operation(key=self._key, started_at=lost.started_at, deadline=lost.deadline, attempt=lost.attempt)
+        operation = Operation(key=self.key, started_at=lost.started_at, deadline=lost.deadline, attempt=lost.attempt)
         try:
             outcome: Outcome[Any] = await self.run(self.tool.reconciler, operation)
         except Exception as error:  # noqa: BLE001  # whatever it is: the world could not be asked
@@ -403,11 +403,6 @@ class Effect(ToolStep[R]):
         )
 
     # --- words and rows
-
-    @property
-    def _key(self) -> str:
-        claim = self.flow.claim
-        return keys.operation_key(claim.tenant, claim.task_id, self.step_id, OPERATION)
 
     @property
     def _named(self) -> str:
