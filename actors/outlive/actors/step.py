@@ -6,7 +6,7 @@ afterwards outcome, result, checkpoint and progress become durable together. A r
 
 import asyncio
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -62,7 +62,19 @@ def failure_of(error: BaseException, step_id: str | None = None) -> Failure:
 class ToolStep(Generic[R]):
     """A call that has taken its place; awaiting it gives the stored result, or runs it."""
 
-    __slots__ = ("_awaited", "_began", "_phase", "attempt", "bound", "digest", "encoded", "flow", "step_id", "tool")
+    __slots__ = (
+        "_awaited",
+        "_began",
+        "_phase",
+        "_thread",
+        "attempt",
+        "bound",
+        "digest",
+        "encoded",
+        "flow",
+        "step_id",
+        "tool",
+    )
 
     def __init__(self, flow: Flow, step_id: str, tool: AnyTool, bound: dict[str, Any]) -> None:
         """Encode the arguments: they are part of what the step is recognised by."""
@@ -74,6 +86,7 @@ class ToolStep(Generic[R]):
         self.digest = tool.digest(self.encoded)
         self.attempt = 0
         self._phase: _Phase = ""  # of the attempt under way
+        self._thread: asyncio.Event | None = None  # set when the thread of the last attempt has ended
         self._awaited = False
 
     def __await__(self) -> Generator[Any, None, R]:
@@ -123,6 +136,8 @@ class ToolStep(Generic[R]):
             await self._wait(wait_until)
         while True:
             self.attempt += 1
+            if self._thread is not None and not self.tool.read_only:
+                await self._thread.wait()
             self._began = self.flow.world.clock.now()
             if not self.tool.read_only:
                 await self._intend()
@@ -217,13 +232,27 @@ class ToolStep(Generic[R]):
                 if tool.is_async:
                     result = await tool.fn(*arguments, **self.bound)
                 else:
-                    result = await self.flow.world.threads.call(tool.fn, *arguments, **self.bound)
+                    result = await self.flow.world.threads.call(self._threaded(arguments))
         finally:
             context.current.reset(outside)
             telling.cancel()
         if failpoints.armed and not tool.read_only:
             await failpoints.hit("effect.after")
         return result
+
+    def _threaded(self, arguments: tuple[Any, ...]) -> Callable[[], Any]:
+        """Return the call for a thread, which tells when it has ended: it outlives its timeout, and may still send."""
+        tool, bound, loop = self.tool, self.bound, asyncio.get_running_loop()
+        ended = self._thread = asyncio.Event()
+
+        def run() -> Any:
+            try:
+                return tool.fn(*arguments, **bound)
+            finally:
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    loop.call_soon_threadsafe(ended.set)
+
+        return run
 
     def _operation(self) -> tuple[Operation]:
         claim = self.flow.claim
