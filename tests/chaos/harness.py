@@ -16,6 +16,7 @@ the tables themselves.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -24,7 +25,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -32,6 +33,7 @@ from typing import Any, Final, Self
 import anyio
 import asyncpg
 import nats
+import psutil
 from nats.js.api import AckPolicy, ConsumerConfig, PubAck
 
 from outlive.actors.testing import URL_VARIABLE, FakeService, Server
@@ -357,6 +359,21 @@ async def read_progress(server: Server) -> dict[str, list[tuple[int, bytes]]]:
     return told
 
 
+@contextlib.contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """SIGSTOP a server with all its processes, and let it go on at the end."""
+    server = psutil.Process(pid)
+    processes = [server, *server.children(recursive=True)]
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
 async def assert_effects_once(service: FakeService, expected: int | None = None) -> None:
     """No key was counted as two effects; with `expected`, exactly so many effects with a key happened."""
     counts = await service.counts()
@@ -376,7 +393,7 @@ async def _picture(connection: Any) -> str:
     )
     open_tasks = await connection.fetch(
         "select task_id, status, owner, epoch, version, last_seq, published, inbox_head, applied, due_at, mail_at, sweep_at,"
-        " waiting_for, current_step from outlive_store.task where ended_at is null or published < last_seq limit 5"
+        " waiting_for, current_step, convert_from(reasons, 'UTF8') as reasons from outlive_store.task where ended_at is null or published < last_seq limit 5"
     )
     workers = await connection.fetch(
         "select incarnation, pid, until, busy, slots, draining, fenced from outlive_store.worker"

@@ -68,8 +68,8 @@ async def slow_effect(task: Task, seconds: float) -> int:
 
 @app.task
 async def poison(task: Task) -> int:
-    """A step, then one that blocks the event loop for ever."""
-    await task.call(look, 1)
+    """A durable step, then one that blocks the event loop for ever."""
+    await task.call(look.with_options(durable="before_next"), 1)
     return await task.call(spin)
 
 

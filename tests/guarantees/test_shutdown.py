@@ -151,7 +151,7 @@ async def _at_any_moment(server: Server, service: FakeService, *, times: int) ->
 
 
 @pytest.mark.parametrize("which", ["nats", "postgres"])
-@pytest.mark.parametrize("how", ["gone", "frozen"])
+@pytest.mark.parametrize("how", ["gone", pytest.param("frozen", marks=pytest.mark.slow)])
 async def test_sigterm_ends_the_process_while_a_server_is_away(
     server: Server, service: FakeService, which: str, how: str
 ) -> None:

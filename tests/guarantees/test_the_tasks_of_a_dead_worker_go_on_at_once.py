@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from outlive.actors.testing import Server
-from outlive.infra import database
+from outlive.infra import database, sql
 from outlive.infra.claims import Claims
 from tests.chaos.harness import ROOT, WorkerProcess, assert_progress_gapless, fetch, submit_many, until, wait_all_final
 
@@ -99,6 +99,8 @@ async def test_each_task_goes_to_one_of_those_who_see_the_death(shared: Server) 
     """Two workers with the same list of the dead: what one of them did not win, it does not run."""
     dead, *living = [uuid.uuid4() for _ in range(3)]
     connection = await database.connect(shared.postgres_dsn, application_name="test")
+    for me in living:
+        await connection.fetchval(sql.load("liveness")["register"], me, 10.0, "host", 1, "1", 1, ["k"], 10)
     await connection.execute(
         "insert into task (tenant, task_id, kind, status, owner, epoch, digest, input)"
         " select 'default', 't' || n, 'k', 'running', $1, 7, '', '' from generate_series(1, 100) n",

@@ -22,7 +22,7 @@ import structlog
 from outlive.actors import context
 from outlive.actors.flow import Branch, Flow, Stopped, World, branch
 from outlive.actors.history import OPERATION, refused
-from outlive.actors.step import failure_of, printable
+from outlive.actors.step import failure_of, fits, printable
 from outlive.actors.supervision import unwrap
 from outlive.actors.task import Restart, Task
 from outlive.actors.waiting import signal_value
@@ -43,7 +43,6 @@ from outlive.protocol.tools import AnyKind
 Ending = Literal["ended", "left", "fenced", "crashed", "unstorable"]
 """Why an actor is gone: the task is final; let go (waiting, paused, drained); another owns it; its code raised."""
 
-STAND_BY: Final = "its turn: tasks whose workers died run one at a time"
 LETTERS: Final = frozenset({"approve", "reject", "resolve"})
 """Verbs of a person's word on one step."""
 
@@ -130,24 +129,21 @@ class Actor:
             return "unstorable" if self.claim.refused == "unstorable" else "fenced"
 
     async def stand_by(self, turn: Callable[[], Awaitable[Any]]) -> bool:
-        """Wait for a turn before `run`, as one that waits and can be told to stop. False: told so, it is not our turn."""
+        """Wait for a turn before `run`. False: told to stop meanwhile, it is not our turn."""
         flow, came = self.flow, False
-        with suppress(Refused, Stopped):
-            await flow.commit(Record(state=State(waiting_for=STAND_BY)))
 
-            async def wait() -> None:
-                nonlocal came
-                await turn()
-                came = True
-                flow.news.set()
+        async def wait() -> None:
+            nonlocal came
+            await turn()
+            came = True
+            flow.news.set()
 
-            async with anyio.create_task_group() as group:
-                group.start_soon(wait)
-                while not came and not flow.stop:
-                    flow.news.clear()
-                    await flow.news.wait()
-                group.cancel_scope.cancel()
-            await flow.commit(Record(state=State()))  # from here on it does not wait
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            while not came and not flow.stop:
+                flow.news.clear()
+                await flow.news.wait()
+            group.cancel_scope.cancel()
         return came
 
     async def suspend(self, reason: Reason) -> Ending:
@@ -303,6 +299,7 @@ class Actor:
     async def _succeeded(self) -> Ending:
         try:
             body, _ = codec.pack(self._returned, self._kind.result_type)
+            fits(body, self._world.settings.result_limit)
         except codec.NotStorable as error:
             return await self._failed(failure_of(error), f"its result cannot be stored: {error}")
         return await self._final(Status.SUCCEEDED, f"Succeeded after {self.claim.steps} steps.", body)

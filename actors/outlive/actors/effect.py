@@ -37,7 +37,6 @@ _AFTER_ERROR: Final = {
     ErrorClass.NOT_STORABLE: "succeeded",
 }
 _UNDECIDED: Final = frozenset({"started", "unknown"})
-_STILL: Final = 0.1  # pause between looks at a thread that outlives its timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +70,8 @@ class Effect(ToolStep[R]):
 
     async def before(self) -> Found[R] | None:
         """Have a yes, and know what became of an earlier attempt, before the next one is intended."""
+        # A thread outlives its timeout and may still send: while it lives no "no" counts, and no attempt begins.
+        await self.flow.world.threads.ended(self.key)
         lost = self._lost or self._left_open()
         if lost is None:
             await self._consent()
@@ -275,7 +276,6 @@ class Effect(ToolStep[R]):
     async def _ask_the_world(self, lost: Lost) -> Found[R] | None:
         asked = 0
         while True:
-            await self._still()
             began = self.flow.world.clock.now()
             outcome = await self._reconcile(lost)
             asked += 1
@@ -303,12 +303,6 @@ class Effect(ToolStep[R]):
                     policy = self.tool.retries
                     pause = backoff.delay(asked, base=policy.base, cap=policy.cap, random=self.flow.world.random)
                     await self._wait_and_tell(began + timedelta(seconds=pause), f"cannot tell: {outcome.reason}")
-
-    async def _still(self) -> None:
-        """Believe nobody while a thread of ours outlives its timeout: it may still send."""
-        while self.flow.world.threads.works_on(self.key):
-            now = self.flow.world.clock.now()
-            await self._wait(now + timedelta(seconds=_STILL))
 
     async def _reconcile(self, lost: Lost) -> Outcome[Any]:
         assert self.tool.reconciler is not None

@@ -235,7 +235,8 @@ class ToolStep(Generic[R]):
                 if what.is_async:
                     return await what.fn(*arguments, **named)
                 call = functools.partial(what.fn, *arguments, **named)
-                return await self.flow.world.threads.work(self.key, call)
+                sends = what is self.tool and not self.tool.read_only
+                return await self.flow.world.threads.call(call, key=self.key if sends else None)
         finally:
             context.current.reset(outside)
 
@@ -277,8 +278,10 @@ class ToolStep(Generic[R]):
 
     async def _complete(self, body: bytes, took: int) -> None:
         flow = self.flow
-        if len(body) > flow.world.settings.result_limit:
-            raise self._fail(_too_large(len(body), flow.world.settings.result_limit))
+        try:
+            fits(body, flow.world.settings.result_limit)
+        except codec.NotStorable as error:
+            raise self._fail(error) from error
         record = Record(
             facts=(self._fact("completed", self._title(), took=took, body=body),),
             steps=1, current_step=self.step_id, point="outcome",
@@ -390,9 +393,13 @@ class ToolStep(Generic[R]):
         )  # fmt: skip
 
 
-def _too_large(size: int, limit: int) -> codec.NotStorable:
-    return codec.NotStorable(
-        "$", f"{size:,} bytes are above the limit of {limit:,} for a result: store it elsewhere, return a reference"
+def fits(body: bytes, limit: int) -> bytes:
+    """Return an encoded result that is not too large, or raise `codec.NotStorable`."""
+    if len(body) <= limit:
+        return body
+    raise codec.NotStorable(
+        "$",
+        f"{len(body):,} bytes are above the limit of {limit:,} for a result: store it elsewhere, return a reference",
     )
 
 

@@ -8,10 +8,10 @@ quarantine before it gets another one.
 import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import datetime
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import anyio.abc
@@ -21,7 +21,7 @@ from outlive.actors.actor import Actor, Crash, Ending
 from outlive.actors.flow import World
 from outlive.actors.step import failure_of
 from outlive.infra import database, sql
-from outlive.infra.claims import Claimed, Claims
+from outlive.infra.claims import PROBATION, Claimed, Claims
 from outlive.infra.clock import Clock
 from outlive.infra.ingester import Ingester
 from outlive.infra.journal import Journal
@@ -32,8 +32,6 @@ from outlive.protocol.task import Failure, Reason, ReasonCode
 from outlive.protocol.tools import AnyKind
 
 CLAIM_MAX: Final = 200
-PROBATION: Final = 2
-"""Deaths since its last completed step from which on a task runs alone among its like."""
 _WAKE_SPREAD: Final = (
     0.005  # several workers hear of new work at once: each waits a random moment, so that all get some
 )
@@ -247,7 +245,7 @@ class Supervisor:
         return ending
 
     async def _run(self, actor: Actor, task: Claimed) -> Ending:
-        if task.deaths >= self._settings.restart_intensity:
+        if task.deaths and task.deaths >= self._settings.restart_intensity:
             return await actor.suspend(await self._quarantine(task.claim))
         if task.deaths < PROBATION:
             return await actor.run()
@@ -257,28 +255,16 @@ class Supervisor:
     @asynccontextmanager
     async def _alone(self, actor: Actor, claim: Claim) -> AsyncGenerator[None]:
         """Let a task run alone among its like until it has completed a step, so that the next death is its own."""
-        steps, mine = claim.steps, True
-        if self._probation.locked():
-            mine = await actor.stand_by(self._probation.acquire)
-        else:
-            await self._probation.acquire()
-
-        async def acquit() -> None:
-            nonlocal mine
-            while claim.steps == steps:  # noqa: ASYNC110  # rare: a task whose workers have died
-                await asyncio.sleep(0.02)
-            mine = False
-            self._probation.release()
-
-        async with anyio.create_task_group() as group:
-            if mine:
-                group.start_soon(acquit)
-            try:
+        if not await actor.stand_by(self._probation.acquire):
+            yield  # told to stop: not a line of it will run
+            return
+        with ExitStack() as turn:
+            turn.callback(self._probation.release)
+            await self._claims.alone(claim)
+            async with anyio.create_task_group() as group:
+                group.start_soon(_acquit, claim, turn)
                 yield
-            finally:
                 group.cancel_scope.cancel()
-                if mine:
-                    self._probation.release()
 
     async def _quarantine(self, claim: Claim) -> Reason:
         rows = await self._pool.fetch(self._sql["deaths"], claim.tenant, claim.task_id, claim.steps)
@@ -403,8 +389,9 @@ class Supervisor:
         return [key for key, _ in sure & now]
 
 
-def report(supervisor: "Supervisor | None") -> dict[str, Any]:
-    """What a heartbeat says of the actors."""
-    if supervisor is None:
-        return {}
-    return {"actors": len(supervisor.actors), "busy": supervisor.busy}
+async def _acquit(claim: Claim, turn: ExitStack) -> None:
+    """End a task's turn as soon as it has completed a step."""
+    steps = claim.steps
+    while claim.steps == steps:  # noqa: ASYNC110  # rare: a task whose workers have died
+        await asyncio.sleep(0.02)
+    turn.close()

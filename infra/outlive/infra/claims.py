@@ -8,10 +8,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from outlive.infra import database, failpoints, sql
 from outlive.infra.records import Claim, Key
+
+PROBATION: Final = 2
+"""Deaths since its last completed step from which on a task runs alone among its like, and is judged only by that."""
 
 
 class StoredFact(NamedTuple):
@@ -119,9 +122,13 @@ class Claims:
     async def take_over(self, dead: Mapping[uuid.UUID, str], most: int) -> list[Claimed]:
         """Take up to `most` tasks of dead workers; each goes to one winner."""
         rows = await self._pool.fetch(
-            self._sql["take_over"], self._incarnation, most, list(dead), self._kinds, list(dead.values())
+            self._sql["take_over"], self._incarnation, most, list(dead), self._kinds, list(dead.values()), PROBATION
         )
         return [claimed_row(row) for row in rows]
+
+    async def alone(self, claim: Claim) -> None:
+        """Note that a task on probation runs alone from now on: the death of its worker counts."""
+        await self._pool.execute(self._sql["alone"], self._incarnation, *claim.key, claim.epoch)
 
     async def release(self, dead: Sequence[uuid.UUID]) -> None:
         """Set free what dead workers own and no living worker could run."""

@@ -101,7 +101,7 @@ class StepFailed(OutliveError):
 
 
 class TaskFailed(OutliveError):
-    """The task (or child task) ended as failed; after a fix it can be retried from its checkpoint.
+    """The task (or child task) ended as failed; after a fix it can be submitted again under another id.
 
     Causes: its function raised the same exception twice at the same step, or a step's failure was not caught.
 

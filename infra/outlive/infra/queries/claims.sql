@@ -27,8 +27,9 @@ returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.codec, t.input,
   null::uuid as died;
 
 -- name: take_over
--- Tasks of dead workers, each to one winner; a death is noted where a step may have been in progress. $1 me, $2 at most, $3 the dead, $4 my kinds,
--- $5 their reasons
+-- Tasks of dead workers, each to one winner; a death is noted where a step may have been in progress. A task that has died $6 times is on
+-- probation: from then on a death counts only if the task ran alone (its row in `death` was there before, see `alone`).
+-- $1 me, $2 at most, $3 the dead, $4 my kinds, $5 their reasons, $6 deaths before probation
 with me as materialized (
   select 1 from worker where incarnation = $1 and not fenced for share),
 c as materialized (
@@ -38,20 +39,31 @@ c as materialized (
    order by priority desc, tenant, task_id
    limit $2
      for no key update skip locked),
+k as materialized (
+  select c.tenant, c.task_id, c.owner, c.epoch, c.steps, c.current_step, b.deaths,
+         c.waiting_for is null
+           and (b.deaths < $6 or exists (select 1 from death x where x.tenant = c.tenant and x.task_id = c.task_id and x.epoch = c.epoch)) as counts
+    from c cross join lateral (
+      select count(*) as deaths from death x where x.tenant = c.tenant and x.task_id = c.task_id and x.steps = c.steps) b),
 d as (
-  insert into death (tenant, task_id, epoch, worker, steps, step_id, reason)
-  select c.tenant, c.task_id, c.epoch, c.owner, c.steps, c.current_step, r.reason
-    from c join unnest($3::uuid[], $5::text[]) as r(owner, reason) on r.owner = c.owner
-   where c.waiting_for is null
-  on conflict do nothing)
+  insert into death as x (tenant, task_id, epoch, worker, steps, step_id, reason)
+  select k.tenant, k.task_id, k.epoch, k.owner, k.steps, k.current_step, r.reason
+    from k join unnest($3::uuid[], $5::text[]) as r(owner, reason) on r.owner = k.owner
+   where k.counts
+  on conflict (tenant, task_id, epoch) do update
+     set steps = excluded.steps, step_id = excluded.step_id, reason = excluded.reason, at = outlive.clock())
 update task t
    set owner = $1, epoch = t.epoch + 1, due_at = null, mail_at = null, sweep_at = null
-  from c
- where t.tenant = c.tenant and t.task_id = c.task_id and t.owner = c.owner
+  from k
+ where t.tenant = k.tenant and t.task_id = k.task_id and t.owner = k.owner
 returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.codec, t.input, t.epoch, t.version, t.last_seq, t.published, t.published_at,
   t.inbox_head, t.applied, t.steps, t.run, t.run_from, t.waiting_for, t.reasons, t.current_step, t.code_version, t.parent,
-  (select count(*) from death x where x.tenant = t.tenant and x.task_id = t.task_id and x.steps = t.steps)
-    + (case when c.waiting_for is null then 1 else 0 end) as deaths, c.owner as died;
+  k.deaths + k.counts::int as deaths, k.owner as died;
+
+-- name: alone
+-- A task on probation begins to run alone: if its worker dies now, that counts. It counts as nothing yet. $1 me, $2 tenant, $3 task id, $4 epoch
+insert into death (tenant, task_id, epoch, worker, steps, reason) values ($2, $3, $4, $1, -1, 'runs alone')
+on conflict do nothing;
 
 -- name: release
 -- Tasks of dead workers whose kinds no living worker has: nobody owns them, and they are due for whoever comes. $1 the dead

@@ -48,7 +48,8 @@ select k.tenant, k.task_id, k.step_id, s.status, y.verb, y.by, y.decided_at
      order by y.pos desc limit 1) y on true;
 
 -- name: tell_lock
--- Tasks whose relatives are to be told, with those relatives, locked in key order (the order of every other writer). $1 at most
+-- Tasks whose relatives are to be told, with those relatives, locked in key order (the order of every other writer). $1 at most.
+-- Lateral: a join by hash would read all tasks.
 with c as materialized (
   select tenant, task_id, parent from task where tell_at <= (select outlive.clock()) order by tell_at limit $1),
 k as materialized (
@@ -56,11 +57,15 @@ k as materialized (
   union
   select tenant, parent from c where parent is not null
   union
-  select t.tenant, t.task_id from task t join c on t.tenant = c.tenant and t.parent = c.task_id)
-select t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.parent, t.parent_step, t.owner, t.last_seq, t.tell_at is not null as telling
-  from task t join k on k.tenant = t.tenant and k.task_id = t.task_id
- order by t.tenant, t.task_id
-   for no key update of t;
+  select c.tenant, h.task_id
+    from c cross join lateral (select t.task_id from task t where t.tenant = c.tenant and t.parent = c.task_id offset 0) h
+   order by 1, 2)
+select t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.parent, t.parent_step, t.owner, t.last_seq, t.telling
+  from k cross join lateral (
+    select t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.parent, t.parent_step, t.owner, t.last_seq, t.tell_at is not null as telling
+      from task t
+     where t.tenant = k.tenant and t.task_id = k.task_id
+       for no key update) t;
 
 -- name: tell
 -- Put rows into inboxes, once each. $1 tenants, $2 task ids, $3 command ids, $4 verbs, $5 names, $6 bodies, $7 digests, $8 who

@@ -43,13 +43,13 @@ select t.last_seq, t.status, p.seq, case when p.bytes <= $4 then p.event end as 
  order by p.seq;
 
 -- name: checkpoint
--- The head of a task's checkpoint: its row, and the operation in flight (that of the current step first).
+-- The head of a task's checkpoint: its row, and the operation in flight (that of the current step first), or whose next attempt is waited for.
 select t.kind, t.input, t.version, t.last_seq, t.steps, t.current_step, t.waiting_for, t.wait_until, t.schema_version, t.updated_at,
        o.step_id, o.operation_id, o.name, o.status, o.attempt, o.arguments
   from task t
   left join lateral (
     select o.step_id, o.operation_id, o.name, o.status, o.attempt, o.arguments
-      from operation o where o.tenant = t.tenant and o.task_id = t.task_id and o.status not in ('succeeded', 'failed')
+      from operation o where o.tenant = t.tenant and o.task_id = t.task_id and (o.ended_at is null or (o.step_id = t.current_step and t.waiting_for is not null and o.status <> 'succeeded'))
      order by o.step_id is distinct from t.current_step, o.started_at desc limit 1) o on true
  where t.tenant = $1 and t.task_id = $2;
 
@@ -129,7 +129,7 @@ select (select outlive.clock()) as now, t.due_at, t.mail_at, t.tell_at, t.ended_
      where f.tenant = t.tenant and f.task_id = t.task_id and f.type = 'status' order by f.seq desc limit 1) f on true
   left join lateral (
     select o.name, o.step_id, o.status, o.attempt, o.started_at from operation o
-     where o.tenant = t.tenant and o.task_id = t.task_id and o.status not in ('succeeded', 'failed')
+     where o.tenant = t.tenant and o.task_id = t.task_id and o.ended_at is null
      order by o.step_id is distinct from t.current_step, o.started_at desc limit 1) o on true
  where t.tenant = $1 and t.task_id = $2;
 
