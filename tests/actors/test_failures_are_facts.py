@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -162,6 +163,26 @@ async def test_a_tool_that_hangs_is_given_up_and_its_outcome_is_unknown(shared: 
     assert failed.value.failure.error_class == "timeout"
     assert await ledger(shared, "h") == [("1", "unknown", 2)]
     assert await attempts(shared, "h") == [("1", 1, "timeout"), ("1", 2, "timeout")]
+
+
+async def test_no_attempt_begins_while_the_thread_of_the_last_one_lives(shared: Server) -> None:
+    @app.tool(idempotent=True, timeout=0.05, retries=RetryPolicy(max_attempts=2, base=0.0, cap=0.0), name="blocks")
+    def blocks() -> int:
+        calls.append("begin")
+        if len(calls) == 1:
+            time.sleep(0.4)
+        calls.append("end")
+        return len(calls)
+
+    @app.task(name="blocked")
+    async def blocked(task: Task) -> int:
+        return await task.call(blocks)
+
+    async with serving(app, shared) as client:
+        assert await (await client.submit(blocked.with_options(task_id="b"))).result(10) == 4
+    assert calls == ["begin", "end"] * 2
+    assert await attempts(shared, "b") == [("1", 1, "timeout")]
+    assert await ledger(shared, "b") == [("1", "succeeded", 2)]
 
 
 async def test_a_remote_that_never_lets_us_in_pauses_the_task_until_a_person_says_so(shared: Server) -> None:

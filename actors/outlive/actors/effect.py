@@ -22,7 +22,7 @@ from outlive.infra import happenings
 from outlive.infra.claims import Mail
 from outlive.infra.clerk import read_command
 from outlive.infra.records import AnswerRow, AttemptRow, Fact, OperationRow, Record
-from outlive.protocol import backoff, codec, keys, paths
+from outlive.protocol import backoff, codec, paths
 from outlive.protocol.commands import Approve, Reject, Resolve
 from outlive.protocol.errors import StepFailed
 from outlive.protocol.operations import ErrorClass, Outcome
@@ -37,7 +37,6 @@ _AFTER_ERROR: Final = {
     ErrorClass.NOT_STORABLE: "succeeded",
 }
 _UNDECIDED: Final = frozenset({"started", "unknown"})
-_STILL: Final = 0.1  # pause between looks at a thread that outlives its timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +70,8 @@ class Effect(ToolStep[R]):
 
     async def before(self) -> Found[R] | None:
         """Have a yes, and know what became of an earlier attempt, before the next one is intended."""
+        # A thread outlives its timeout and may still send: while it lives no "no" counts, and no attempt begins.
+        await self.flow.world.threads.ended(self.key)
         lost = self._lost or self._left_open()
         if lost is None:
             await self._consent()
@@ -144,7 +145,7 @@ class Effect(ToolStep[R]):
         if self.tool.preparer is None:
             return shown
         try:
-            return f"{shown}: {await self.run(self.tool.preparer, self._operation())}"[:2000]
+            return f"{shown}: {await self.run(self.tool.preparer)}"[:2000]
         except Exception as error:  # noqa: BLE001  # a preview may fail in any way; the question stands all the same
             return f"{shown} (no preview: {failure_of(error).message})"[:2000]
 
@@ -275,7 +276,6 @@ class Effect(ToolStep[R]):
     async def _ask_the_world(self, lost: Lost) -> Found[R] | None:
         asked = 0
         while True:
-            await self._still()
             began = self.flow.world.clock.now()
             outcome = await self._reconcile(lost)
             asked += 1
@@ -304,15 +304,9 @@ class Effect(ToolStep[R]):
                     pause = backoff.delay(asked, base=policy.base, cap=policy.cap, random=self.flow.world.random)
                     await self._wait_and_tell(began + timedelta(seconds=pause), f"cannot tell: {outcome.reason}")
 
-    async def _still(self) -> None:
-        """Believe nobody while a thread of ours outlives its timeout: it may still send."""
-        while self.flow.world.threads.works_on(self._key):
-            now = self.flow.world.clock.now()
-            await self._wait(now + timedelta(seconds=_STILL))
-
     async def _reconcile(self, lost: Lost) -> Outcome[Any]:
         assert self.tool.reconciler is not None
-        operation = Operation(key=self._key, started_at=lost.started_at, deadline=lost.deadline, attempt=lost.attempt)
+        operation = Operation(key=self.key, started_at=lost.started_at, deadline=lost.deadline, attempt=lost.attempt)
         try:
             outcome: Outcome[Any] = await self.run(self.tool.reconciler, operation)
         except Exception as error:  # noqa: BLE001  # whatever it is: the world could not be asked
@@ -403,11 +397,6 @@ class Effect(ToolStep[R]):
         )
 
     # --- words and rows
-
-    @property
-    def _key(self) -> str:
-        claim = self.flow.claim
-        return keys.operation_key(claim.tenant, claim.task_id, self.step_id, OPERATION)
 
     @property
     def _named(self) -> str:

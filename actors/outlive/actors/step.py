@@ -31,6 +31,9 @@ _Phase = Literal["", "intended", "called"]
 SHORT: Final = 200
 """Bytes of a read-only step's arguments that are kept to show them; longer ones are known by their digest alone."""
 
+REPORT_PAUSE: Final = 0.5
+"""Seconds between two reports of one tool that are passed on."""
+
 MESSAGE_LENGTH: Final = 20_000
 """Characters of an error's message that are stored."""
 
@@ -94,6 +97,7 @@ class ToolStep(Generic[R]):
         "_began",
         "_first_began",
         "_phase",
+        "_reported",
         "attempt",
         "bound",
         "digest",
@@ -113,6 +117,7 @@ class ToolStep(Generic[R]):
         self.digest = tool.digest(self.encoded)
         self.attempt = 0
         self._first_began: datetime | None = None
+        self._reported = float("-inf")
         self._phase: _Phase = ""  # of the attempt under way
         self._awaited = False
 
@@ -213,16 +218,16 @@ class ToolStep(Generic[R]):
         if failpoints.armed and not tool.read_only:
             await failpoints.hit("effect.before")
         try:
-            result = await self.run(tool, self._operation())
+            result = await self.run(tool)
         finally:
             telling.cancel()
         if failpoints.armed and not tool.read_only:
             await failpoints.hit("effect.after")
         return result
 
-    async def run(self, what: Runnable, operation: Operation) -> Any:
+    async def run(self, what: Runnable, operation: Operation | None = None) -> Any:
         """Run a function of the tool (itself, its reconciler or preview) with these arguments, within its timeout."""
-        arguments = (operation,) if what.takes_operation else ()
+        arguments = (operation or self._operation(),) if what.takes_operation else ()
         named = self.tool.whole(self.bound)  # a companion need not repeat the tool's defaults
         outside = context.current.set(None)  # what a tool calls is its own business
         try:
@@ -230,15 +235,39 @@ class ToolStep(Generic[R]):
                 if what.is_async:
                     return await what.fn(*arguments, **named)
                 call = functools.partial(what.fn, *arguments, **named)
-                return await self.flow.world.threads.work(operation.key, call)
+                sends = what is self.tool and not self.tool.read_only
+                return await self.flow.world.threads.call(call, key=self.key if sends else None)
         finally:
             context.current.reset(outside)
 
-    def _operation(self) -> Operation:
+    @property
+    def key(self) -> str:
+        """The idempotency key: the same on every attempt and after every crash."""
         claim = self.flow.claim
-        key = keys.operation_key(claim.tenant, claim.task_id, self.step_id, OPERATION)
+        return keys.operation_key(claim.tenant, claim.task_id, self.step_id, OPERATION)
+
+    def _operation(self) -> Operation:
+        loop = asyncio.get_running_loop()
         deadline = self.flow.world.clock.now() + timedelta(seconds=self.tool.timeout)
-        return Operation(key=key, started_at=self._began, deadline=deadline, attempt=self.attempt)
+
+        def report(message: str, done: float | None, total: float | None) -> None:
+            loop.call_soon_threadsafe(self._report, message, done, total)
+
+        return Operation(key=self.key, started_at=self._began, deadline=deadline, attempt=self.attempt, report=report)
+
+    def _report(self, message: str, done: float | None, total: float | None) -> None:
+        """Tell how far the tool is, in the words of `op.progress`; what comes too fast is dropped."""
+        now = asyncio.get_running_loop().time()
+        if now < self._reported + REPORT_PAUSE or self._phase != "called":
+            return
+        self._reported = now
+        whole = [None if number is None else int(number) for number in (done, total)]
+        fact = happenings.note(
+            self.flow.claim, self.flow.world.clock.now(), self.step_id, printable(message)[:500], done=whole[0],
+            total=whole[1],
+        )._replace(step_id=None)  # fmt: skip  # it is no place of the function
+        with contextlib.suppress(Stopped):
+            self.flow.write(Record(facts=(fact,), state=State(note_done=whole[0], note_total=whole[1])))
 
     def _tell_started(self) -> None:
         fact = self._fact("started", f"{self._title()} has begun")

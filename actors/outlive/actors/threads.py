@@ -5,7 +5,6 @@ its place here and is counted as abandoned.
 """
 
 import asyncio
-import collections
 import contextlib
 import contextvars
 import queue
@@ -27,11 +26,16 @@ class Threads:
         self._idle = 0
         self._started = 0
         self.abandoned = 0
-        self._working: collections.Counter[str] = collections.Counter()
+        self._named: dict[str, asyncio.Event] = {}  # set when the thread has ended
 
-    async def call(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a function in a thread and return its result; waits while all threads are taken."""
+    async def call(self, fn: Callable[..., Any], *args: Any, key: str | None = None, **kwargs: Any) -> Any:
+        """Run a function in a thread and return its result; waits while all threads are taken.
+
+        With a `key`, `ended` can wait for the thread by that name, whoever gives up on the call.
+        """
         await self._free.acquire()
+        if key is not None:
+            fn = self._named_run(key, fn)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         future.add_done_callback(self._left)
@@ -43,28 +47,28 @@ class Threads:
         self._jobs.put((lambda: context.run(fn, *args, **kwargs), loop, future))
         return await future
 
-    async def work(self, key: str, fn: Callable[[], Any]) -> Any:
-        """Run a function in a thread under a name: `works_on` tells whether it still runs, whoever gave up on it."""
-        loop = asyncio.get_running_loop()
+    async def ended(self, key: str) -> None:
+        """Wait until no thread runs (or waits to run) under this name, whoever gave up on it."""
+        while key in self._named:
+            await self._named[key].wait()
 
-        def run() -> Any:
+    def _named_run(self, key: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        self._named[key] = ended
+
+        def end() -> None:
+            ended.set()
+            if self._named.get(key) is ended:
+                del self._named[key]
+
+        def run(*args: Any, **kwargs: Any) -> Any:
             try:
-                return fn()
+                return fn(*args, **kwargs)
             finally:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
-                    loop.call_soon_threadsafe(self._ended, key)
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    loop.call_soon_threadsafe(end)
 
-        self._working[key] += 1
-        return await self.call(run)
-
-    def works_on(self, key: str) -> bool:
-        """True while a thread runs (or waits to run) under this name."""
-        return self._working[key] > 0
-
-    def _ended(self, key: str) -> None:
-        self._working[key] -= 1
-        if not self._working[key]:
-            del self._working[key]
+        return run
 
     def _start(self) -> None:
         self._started += 1

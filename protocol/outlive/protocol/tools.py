@@ -59,7 +59,7 @@ class Operation:
         return keys.operation_uuid(self.key)
 
     def progress(self, message: str, *, done: float | None = None, total: float | None = None) -> None:
-        """Tell watching people how far the effect is. Not stored, not awaited, dropped when too frequent."""
+        """Tell watching people how far the tool is, at most twice a second; never waits. From any thread."""
         self.report(message, done, total)
 
 
