@@ -69,6 +69,7 @@ async def test_killed_without_key_and_query_asks_a_person_and_never_calls_again(
             assert "no reconcile" in record.reasons[0].message
             await client.command("charge-0", Resolve(operation_id="1", verdict="happened", result=7, reason="seen"))
             assert await client.result("charge-0", int, timeout=20) == 7
+        await assert_progress_gapless(shared, ["charge-0"])
         assert (await service.counts()).names == ({"charge_card": 1} if point == "effect.after" else {})
 
 
@@ -96,6 +97,7 @@ async def test_a_yes_is_used_once(shared: Server, service: FakeService) -> None:
         assert (await service.counts()).names == {"send_mail": 1}
         events = await fetch(shared, "select status from outlive_store.fact where type = 'approval' order by seq")
         assert [row["status"] for row in events] == ["asked", "given", "used"]
+        await assert_progress_gapless(shared, ["mail-0"])
 
 
 @pytest.mark.parametrize("point", ["intent.before_commit", *KILLED])
@@ -111,6 +113,7 @@ async def test_killed_after_a_yes_is_one_effect(shared: Server, service: FakeSer
         assert (await service.counts()).names == {"send_mail": 1}
         used = await fetch(shared, "select 1 from outlive_store.fact where type = 'approval' and status = 'used'")
         assert len(used) == 1
+        await assert_progress_gapless(shared, tasks)
 
 
 async def test_a_no_is_a_stored_failure_of_the_step(shared: Server, service: FakeService) -> None:

@@ -124,11 +124,14 @@ class Effect(ToolStep[R]):
             return
         asked_at = self.flow.world.clock.now()
         until = asked_at + timedelta(seconds=self.tool.approval_ttl)
-        record = Record(facts=(), operations=(self._row("awaiting_approval", arguments=self.encoded),))
         reason = self._reason(ReasonCode.APPROVAL, f"outlive approve {self._named}", await self._preview(), until)
-        record.facts = (self._approval("asked", reason.message),) if not self.flow.stands(reason) else ()
+
+        def asked() -> Record:
+            operation = self._row("awaiting_approval", arguments=self.encoded)
+            return Record(facts=(self._approval("asked", reason.message),), operations=(operation,))
+
         while True:
-            letter = await self.flow.consult(self.step_id, reason, record)
+            letter = await self.flow.consult(self.step_id, reason, asked)
             if letter is None:
                 raise self._refused(None, "expired", f"nobody said yes to {self._title()} in time")
             command = read_command(letter)
@@ -138,7 +141,7 @@ class Effect(ToolStep[R]):
             if isinstance(command, Approve):  # its digest was checked against the reason's when it was applied
                 self._letter = letter
                 return
-            record = self._passed_over(letter, "it says neither yes nor no")
+            self._pass_over(letter, "it says neither yes nor no")
 
     async def _preview(self) -> str:
         shown = f"{self._show()} waits for your yes"
@@ -330,17 +333,20 @@ class Effect(ToolStep[R]):
             f"Look outside, then: outlive resolve {self._named} ..."
         )
         reason = self._reason(ReasonCode.OUTCOME_UNKNOWN, f"outlive resolve {self._named}", message, None)
-        record = Record(facts=(self._fact("unknown", message[:500]),))
+
+        def asked() -> Record:
+            return Record(facts=(self._fact("unknown", message[:500]),))
+
         while True:
-            letter = await self.flow.consult(self.step_id, reason, record)
+            letter = await self.flow.consult(self.step_id, reason, asked)
             command = read_command(letter) if letter is not None else None
             if letter is None or not isinstance(command, Resolve):
-                record = self._passed_over(letter, "it does not say what became of the effect")
+                self._pass_over(letter, "it does not say what became of the effect")
                 continue
             try:
                 return self._resolved(command, letter)
             except codec.NotStorable as error:
-                record = self._passed_over(letter, f"its result does not fit: {error}")
+                self._pass_over(letter, f"its result does not fit: {error}")
 
     def _resolved(self, command: Resolve, letter: Mail) -> Found[R] | None:
         """Act on a person's word. Raises `StepFailed` where it ends the step."""
@@ -386,10 +392,9 @@ class Effect(ToolStep[R]):
         )  # fmt: skip
         return StepFailed(failure)
 
-    def _passed_over(self, letter: Mail | None, why: str) -> Record:
-        """A letter that cannot be used: told and taken; the question is asked again."""
-        message = f"{self._title()}: an answer was passed over: {why}"
-        return Record(facts=(self._fact("unknown", message[:500], **_pos(letter)),), answers=_taken(letter))
+    def _pass_over(self, letter: Mail | None, why: str) -> None:
+        """Tell that a letter cannot be used; the question is asked again."""
+        self._tell(f"{self._title()}: an answer was passed over: {why}", letter=letter)
 
     def _tell(self, message: str, status: str = "unknown", *, letter: Mail | None = None, **more: Any) -> None:
         self.flow.write(

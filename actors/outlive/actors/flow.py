@@ -403,17 +403,19 @@ class Flow:
         """True when nothing goes on until a person acts (or a deadline comes)."""
         return self.in_flight == 0 and bool(self.waits) and all(wait.person for wait in self.waits.values())
 
-    async def consult(self, step_id: str, reason: Reason, record: Record) -> Mail | None:
+    async def consult(self, step_id: str, reason: Reason, asked: Callable[[], Record]) -> Mail | None:
         """Wait for a person's word on a step. None: `reason.until` came first. Only between `enter` and `leave`.
 
         Args:
             step_id: the step.
             reason: why the task waits; stays in its row until a command takes it away.
-            record: what is told when it begins to wait (not when it goes on waiting).
+            asked: makes what is told when it begins to wait; not called when it goes on waiting or an answer is there,
+                for a fact that has a number must be written.
         """
         letters = self.history.letters
         if not letters[step_id] and not self.stands(reason):
             self.standing = (*self.standing, reason)
+            record = asked()
             record.state = State(
                 reasons=codec.encode(list(self.standing)),
                 waiting_for=f"a person: {reason.reason}",
