@@ -113,6 +113,7 @@ async def test_killed_after_a_yes_is_one_effect(shared: Server, service: FakeSer
         assert (await service.counts()).names == {"send_mail": 1}
         used = await fetch(shared, "select 1 from outlive_store.fact where type = 'approval' and status = 'used'")
         assert len(used) == 1
+        await assert_progress_gapless(shared, tasks)
 
 
 async def test_a_no_is_a_stored_failure_of_the_step(shared: Server, service: FakeService) -> None:

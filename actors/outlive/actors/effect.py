@@ -127,8 +127,8 @@ class Effect(ToolStep[R]):
         reason = self._reason(ReasonCode.APPROVAL, f"outlive approve {self._named}", await self._preview(), until)
 
         def asked() -> Record:
-            row = self._row("awaiting_approval", arguments=self.encoded)
-            return Record(facts=(self._approval("asked", reason.message),), operations=(row,))
+            operation = self._row("awaiting_approval", arguments=self.encoded)
+            return Record(facts=(self._approval("asked", reason.message),), operations=(operation,))
 
         while True:
             letter = await self.flow.consult(self.step_id, reason, asked)
@@ -393,7 +393,7 @@ class Effect(ToolStep[R]):
         return StepFailed(failure)
 
     def _pass_over(self, letter: Mail | None, why: str) -> None:
-        """A letter that cannot be used: told and taken; the question is asked again."""
+        """Tell that a letter cannot be used; the question is asked again."""
         self._tell(f"{self._title()}: an answer was passed over: {why}", letter=letter)
 
     def _tell(self, message: str, status: str = "unknown", *, letter: Mail | None = None, **more: Any) -> None:

@@ -409,8 +409,8 @@ class Flow:
         Args:
             step_id: the step.
             reason: why the task waits; stays in its row until a command takes it away.
-            asked: makes what is told when it begins to wait; not called when it goes on waiting, or when the word is
-                there already: a number that is given must be written.
+            asked: makes what is told when it begins to wait; not called when it goes on waiting or an answer is there,
+                for a fact that has a number must be written.
         """
         letters = self.history.letters
         if not letters[step_id] and not self.stands(reason):

@@ -40,6 +40,16 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     details: list[str] = []
 
+    @property
+    def title(self) -> str:
+        """A line for a ticket."""
+        return f"{self.kind}: {self.package} {self.version}"
+
+    @property
+    def text(self) -> str:
+        """Everything, for a ticket."""
+        return "\n".join([self.summary, *self.details])
+
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """What one step found out about one package.
@@ -67,7 +77,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Audit(msgspec.Struct, frozen=True, kw_only=True):
-    """The task's result: what was counted, and where the reports lie (absolute paths)."""
+    """The task's result: what was counted, where the reports lie (absolute paths), and the Message-ID of a mail."""
 
     packages: int
     files: int
@@ -75,3 +85,4 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     findings: int
     tickets: int
     reports: list[str]
+    mail: str | None = None

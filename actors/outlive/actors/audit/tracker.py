@@ -1,10 +1,13 @@
 """A small ticket tracker: a process of its own with its own SQLite file, as a stand-in for the world outside.
 
-    python -m outlive.actors.audit.tracker FILE
+    python -m outlive.actors.audit.tracker FILE [LOSE]
 
-prints its URL and serves ``POST /tickets`` (JSON with ``title`` and ``body``, header ``Idempotency-Key``) and
-``GET /tickets`` on a free loopback port until its standard input ends, which it does when the parent dies.
-The same key with the same ticket answers with the ticket it made the first time; with another ticket it is refused.
+prints its URL and serves ``POST /tickets`` (JSON with ``title`` and ``body``) and ``GET /tickets?contains=TEXT`` (those
+with this text in their body) on a free loopback port until its standard input ends, which it does when the parent dies.
+
+Like many trackers it knows no idempotency keys: what is sent twice is there twice. The answer to the ticket with the
+number LOSE gets lost: the ticket is made, ``lost LOSE`` is printed, and the connection stays silent until the other
+side has given up or died.
 """
 
 import asyncio
@@ -13,6 +16,7 @@ import json
 import sqlite3
 import sys
 import threading
+import urllib.parse
 from collections.abc import AsyncGenerator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -22,31 +26,25 @@ from typing import Any, Final
 import httpx
 import msgspec
 
-SCHEMA: Final = """
-create table if not exists ticket (
-  number integer primary key,
-  key text unique,
-  title text not null,
-  body text not null,
-  requests integer not null default 1
-) strict
-"""
+SCHEMA: Final = (
+    "create table if not exists ticket (number integer primary key, title text not null, body text not null) strict"
+)
 _LONGEST_BODY: Final = 1 << 20
 _DEADLINE: Final = 30.0
+TIMEOUT: Final = 8.0
+"""Seconds after which a caller gives up."""
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
-    """One ticket: its number, and how many requests came for it (more than one: sent again with the same key)."""
+    """One ticket."""
 
     number: int
-    key: str | None
     title: str
     body: str
-    requests: int
 
 
 class TicketRefused(Exception):
-    """The tracker does not take the ticket. Causes: not JSON with title and body; a key used for another ticket."""
+    """The tracker does not take the ticket. Cause: it is not JSON with title and body."""
 
 
 class Tickets:
@@ -57,22 +55,15 @@ class Tickets:
         self._db = sqlite3.connect(file, isolation_level=None)
         self._db.execute(SCHEMA)
 
-    def add(self, title: str, body: str, key: str | None) -> tuple[int, bool]:
-        """Return the ticket's number and whether this call made it, or raise `TicketRefused`."""
-        ticket = {"title": title, "body": body, "key": key}
-        insert = "insert into ticket (key, title, body) values (:key, :title, :body) on conflict (key) do nothing"
-        made = self._db.execute(insert, ticket)
-        if made.rowcount and made.lastrowid:
-            return made.lastrowid, True
-        again = "update ticket set requests = requests + 1 where key = :key and title = :title and body = :body"
-        row = self._db.execute(f"{again} returning number", ticket).fetchone()
-        if row is None:
-            raise TicketRefused(f"the key {key} was used for another ticket")
-        return int(row[0]), False
+    def add(self, title: str, body: str) -> int:
+        """Make a ticket and return its number."""
+        number = self._db.execute("insert into ticket (title, body) values (?, ?)", (title, body)).lastrowid
+        assert number is not None
+        return number
 
-    def all(self) -> list[Ticket]:
-        """Return all tickets, oldest first."""
-        return _select(self._db)
+    def containing(self, text: str) -> list[Ticket]:
+        """Return the tickets with this text in their body, oldest first."""
+        return _select(self._db, text)
 
 
 def tickets_in(file: str | Path) -> list[Ticket]:
@@ -81,37 +72,49 @@ def tickets_in(file: str | Path) -> list[Ticket]:
         return _select(db)
 
 
-def _select(db: sqlite3.Connection) -> list[Ticket]:
-    rows = db.execute("select number, key, title, body, requests from ticket order by number")
-    return [Ticket(number=n, key=key, title=title, body=body, requests=seen) for n, key, title, body, seen in rows]
+def _select(db: sqlite3.Connection, text: str = "") -> list[Ticket]:
+    rows = db.execute("select number, title, body from ticket where instr(body, ?) > 0 order by number", (text,))
+    return [Ticket(number=number, title=title, body=body) for number, title, body in rows]
 
 
 class _Handler(BaseHTTPRequestHandler):
     tickets: Tickets
+    lose: int = 0
     timeout = 10
 
     def do_GET(self) -> None:
-        if self.path != "/tickets":
+        url = urllib.parse.urlsplit(self.path)
+        if url.path != "/tickets":
             return self._answer(HTTPStatus.NOT_FOUND, {"error": "there is only /tickets"})
-        return self._answer(HTTPStatus.OK, msgspec.to_builtins(self.tickets.all()))
+        text = urllib.parse.parse_qs(url.query).get("contains", [""])[0]
+        return self._answer(HTTPStatus.OK, msgspec.to_builtins(self.tickets.containing(text)))
 
     def do_POST(self) -> None:
         if self.path != "/tickets":
             return self._answer(HTTPStatus.NOT_FOUND, {"error": "there is only /tickets"})
         try:
-            number, new = self._add()
+            number = self._add()
         except TicketRefused as refused:
             return self._answer(HTTPStatus.UNPROCESSABLE_ENTITY, {"error": str(refused)})
-        return self._answer(HTTPStatus.CREATED if new else HTTPStatus.OK, {"number": number})
+        if number == self.lose:
+            return self._say_nothing(number)
+        return self._answer(HTTPStatus.CREATED, {"number": number})
 
-    def _add(self) -> tuple[int, bool]:
+    def _add(self) -> int:
         size = int(self.headers.get("Content-Length") or 0)
         try:
             ticket = json.loads(self.rfile.read(min(size, _LONGEST_BODY)))
             title, body = str(ticket["title"]), str(ticket["body"])
         except (ValueError, KeyError, TypeError):
             raise TicketRefused("send JSON with title and body") from None
-        return self.tickets.add(title, body, self.headers.get("Idempotency-Key"))
+        return self.tickets.add(title, body)
+
+    def _say_nothing(self, number: int) -> None:
+        print(f"lost {number}", flush=True)  # noqa: T201  # read by the parent
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            self.connection.settimeout(_DEADLINE)
+            self.connection.recv(1)  # returns when the other side is gone
 
     def _answer(self, status: HTTPStatus, value: Any) -> None:
         body = json.dumps(value).encode()
@@ -125,12 +128,12 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: the process that started it shows the tickets."""
 
 
-def serve(file: str) -> None:
+def serve(file: str, lose: int = 0) -> None:
     """Serve until standard input ends; print the URL once it listens."""
     server = HTTPServer(("127.0.0.1", 0), _Handler)
 
     def answer() -> None:
-        _Handler.tickets = Tickets(file)
+        _Handler.tickets, _Handler.lose = Tickets(file), lose
         server.serve_forever()
 
     threading.Thread(target=answer, daemon=True).start()
@@ -138,46 +141,67 @@ def serve(file: str) -> None:
     sys.stdin.buffer.read()
 
 
+class Tracker:
+    """A tracker that runs; `url` is where it listens."""
+
+    def __init__(self, url: str, lines: asyncio.StreamReader) -> None:
+        """Wrap a process by what it printed first, and by what it prints later."""
+        self.url: Final = url
+        self._lines = lines
+
+    async def lost(self) -> int | None:
+        """Wait until it has made the ticket whose answer gets lost, and return its number; None: it ended before."""
+        line = (await self._lines.readline()).decode().split()
+        return int(line[1]) if line else None
+
+
 @contextlib.asynccontextmanager
-async def running(file: Path) -> AsyncGenerator[str]:
-    """Run a tracker on ``file`` and yield its URL; it ends with the block, and with this process.
+async def running(file: Path, lose: int = 0) -> AsyncGenerator[Tracker]:
+    """Run a tracker on ``file`` that loses the answer to ticket ``lose``; it ends with the block, and with this process.
 
     Raises:
         RuntimeError: it did not start within 30 s.
     """
-    command = (sys.executable, "-P", "-m", __spec__.name, str(file))
+    command = (sys.executable, "-P", "-m", __spec__.name, str(file), str(lose))
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=pipe,
+        stdout=pipe,
+        start_new_session=True,  # a terminal's Ctrl-C is not for it
+    )
     try:
         assert process.stdout is not None
         async with asyncio.timeout(_DEADLINE):
             url = (await process.stdout.readline()).decode().strip()
         if not url:
             raise RuntimeError(f"the tracker did not start: {' '.join(command)}")
-        yield url
+        yield Tracker(url, process.stdout)
     finally:
         assert process.stdin is not None
         process.stdin.close()
         await process.wait()
 
 
-def send(url: str, *, title: str, body: str, key: str) -> int:
-    """Open a ticket and return its number: the same number for the same key, however often it is sent.
+def send(url: str, *, title: str, body: str, timeout: float = TIMEOUT) -> int:
+    """Open a ticket and return its number: another one each time it is sent.
 
     Raises:
         httpx.HTTPStatusError: the tracker refused it.
+        httpx.ConnectError: nothing was sent.
         httpx.TransportError: no answer; it may have been opened.
     """
-    answer = httpx.post(
-        f"{url}/tickets",
-        json={"title": title, "body": body},
-        headers={"Idempotency-Key": key},
-        timeout=_DEADLINE,
-        trust_env=False,
-    )
+    ticket = {"title": title, "body": body}
+    answer = httpx.post(f"{url}/tickets", json=ticket, timeout=timeout, trust_env=False)
     number: int = answer.raise_for_status().json()["number"]
     return number
 
 
+def find(url: str, text: str) -> list[int]:
+    """Return the numbers of the tickets with this text in their body, oldest first. Raises like `send`."""
+    answer = httpx.get(f"{url}/tickets", params={"contains": text}, timeout=TIMEOUT, trust_env=False)
+    return [ticket["number"] for ticket in answer.raise_for_status().json()]
+
+
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], *map(int, sys.argv[2:]))

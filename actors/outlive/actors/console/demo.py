@@ -1,17 +1,23 @@
-"""``demo``: the audit that survives the death of its worker."""
+"""``demo``: the audit that survives two crashes and a lost answer, and asks before it sends a mail."""
 
 import click
 
+from outlive.actors.audit.demo import Options
 from outlive.actors.audit.demo import demo as play
 from outlive.actors.console.interrupt import run
 from outlive.actors.console.options import Given, json_option, pass_given
 
 
 @click.command()
-@click.option("--yes", "-y", is_flag=True, expose_value=False, help="Answer every question with yes (for scripts).")
+@click.option("--yes", "-y", is_flag=True, help="Answer the question with yes (for scripts).")
 @click.option("--keep", is_flag=True, help="Leave the servers' data where they were, to look at with other commands.")
+@click.option("--naive", is_flag=True, help="Without Outlive: what a plain retry loop makes of the same lost answer.")
 @json_option
 @pass_given
-def demo(given: Given, keep: bool) -> int:
-    """See a real audit survive the death of its worker."""
-    return run(lambda _: play(keep=keep, as_json=given.as_json))
+def demo(given: Given, yes: bool, keep: bool, naive: bool) -> int:
+    """See a real audit survive two crashes and a lost answer.
+
+    Before its report goes out by mail (into a folder) you are asked. Where nobody can be asked, and without --yes, it
+    ends with code 3.
+    """
+    return run(lambda _: play(Options(yes=yes, keep=keep, as_json=given.as_json, plain=naive)))
