@@ -65,6 +65,7 @@ class ToolStep(Generic[R]):
     __slots__ = (
         "_awaited",
         "_began",
+        "_first",
         "_phase",
         "_thread",
         "attempt",
@@ -86,6 +87,7 @@ class ToolStep(Generic[R]):
         self.digest = tool.digest(self.encoded)
         self.attempt = 0
         self._phase: _Phase = ""  # of the attempt under way
+        self._first: datetime | None = None  # when the first attempt began, in whatever worker
         self._thread: asyncio.Event | None = None  # set when the thread of the last attempt has ended
         self._awaited = False
 
@@ -170,12 +172,11 @@ class ToolStep(Generic[R]):
 
     async def _intend(self) -> None:
         """Make the operation durable as started. An attempt that was lost with its worker counts."""
-        flow = self.flow
+        flow, tool = self.flow, self.tool
         lost: list[AttemptRow] = []
         before = flow.history.operations.pop((self.step_id, OPERATION), None)
         if before is not None and before.status in {"started", "unknown"}:
             self.attempt = max(self.attempt, before.attempt + 1)
-            self._within_key_ttl(before.started_at)
             if before.status == "started":
                 lost.append(
                     AttemptRow(
@@ -183,6 +184,8 @@ class ToolStep(Generic[R]):
                         ErrorClass.TIMEOUT, "its worker ended before the outcome was recorded",
                     )
                 )  # fmt: skip
+        if tool.key_ttl is not None:
+            await self._within_key_ttl(tool.key_ttl)
         row = self._row("started", arguments=self.encoded)
         self._phase = "intended"
         self._settle("started")
@@ -197,14 +200,18 @@ class ToolStep(Generic[R]):
         while self.flow.world.heartbeat.covered <= 0 and not self.flow.stopping:  # noqa: ASYNC110  # rare: a beat is late
             await asyncio.sleep(0.05)
 
-    def _within_key_ttl(self, since: datetime) -> None:
-        ttl = self.tool.key_ttl
-        if ttl is None or (self.flow.world.clock.now() - since).total_seconds() < ttl:
+    async def _within_key_ttl(self, ttl: float) -> None:
+        """Pause when the remote may have forgotten the key since the first attempt."""
+        flow, claim = self.flow, self.flow.claim
+        if self._first is None:
+            self._first = (
+                await flow.world.claims.first_attempt(claim.tenant, claim.task_id, self.step_id) or self._began
+            )
+        if (self._began - self._first).total_seconds() < ttl:
             return
-        task_id = self.flow.claim.task_id
-        raise self.flow.suspend(
+        raise flow.suspend(
             Reason(
-                reason=ReasonCode.OUTCOME_UNKNOWN, since=self.flow.world.clock.now(), do=f"outlive cancel {task_id}",
+                reason=ReasonCode.OUTCOME_UNKNOWN, since=self._began, do=f"outlive cancel {claim.task_id}",
                 step_id=self.step_id, operation_id=OPERATION,
                 message=f"{self.tool.name} may or may not have happened, and the remote has forgotten its key "
                 f"(kept for {ttl:g} s): it is not sent again by itself.",
