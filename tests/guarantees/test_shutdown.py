@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
 from typing import Final
 
 import anyio
@@ -20,6 +19,7 @@ from tests.chaos.harness import (
     assert_effects_once,
     assert_progress_gapless,
     fetch,
+    frozen,
     submit_many,
     until,
     wait_all_final,
@@ -163,7 +163,7 @@ async def test_sigterm_ends_the_process_while_a_server_is_away(
         tasks = await submit_many(server, "mixed", 10, {"seconds": 0.2})
         await until(server, "select count(*) > 5 from outlive.step")
         assert broken.pid is not None
-        with _frozen(broken.pid) if how == "frozen" else contextlib.nullcontext():
+        with frozen(broken.pid) if how == "frozen" else contextlib.nullcontext():
             if how == "gone":
                 broken.kill()
             await asyncio.sleep(random.uniform(0, 0.5))
@@ -175,23 +175,6 @@ async def test_sigterm_ends_the_process_while_a_server_is_away(
         await wait_all_final(server, tasks)
         await assert_progress_gapless(server, tasks)
         await assert_effects_once(service, 50)
-
-
-@contextlib.contextmanager
-def _frozen(pid: int) -> Iterator[None]:
-    """SIGSTOP a server with all its processes, and let it go on at the end."""
-    import psutil
-
-    server = psutil.Process(pid)
-    processes = [server, *server.children(recursive=True)]
-    for process in processes:
-        process.suspend()
-    try:
-        yield
-    finally:
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.resume()
 
 
 async def test_an_embedded_worker_leaves_signal_handlers_alone(shared: Server) -> None:

@@ -79,7 +79,7 @@ async def test_a_frozen_event_loop_loses_its_task_after_a_lease_and_ends_with_it
 
 async def test_a_poison_task_is_quarantined_after_three_deaths_and_the_innocent_are_not(shared: Server) -> None:
     async with _fleet(shared, 2):
-        innocent = await submit_many(shared, "slow", 4, {"seconds": 1.0})
+        innocent = await submit_many(shared, "slow", 2, {"seconds": 1.0})
         (poison,) = await submit_many(shared, "poison", 1)
         await until(shared, "select count(*) = 1 from outlive.task where status = 'paused'", within=60)
         (reason,) = await _reasons(shared, poison)
@@ -109,7 +109,7 @@ async def test_tasks_that_wait_do_not_pay_for_a_worker_that_dies(shared: Server)
     async with WorkerProcess(shared) as worker:
         await submit_many(shared, "waiter", 3)
         await until(shared, "select count(*) = 3 from outlive_store.task where waiting_for is not null")
-        for _ in range(4):
+        for _ in range(3):
             owners = await fetch(shared, "select distinct owner from outlive_store.task")
             await worker.restart()
             await until(
