@@ -27,9 +27,10 @@ async def test_consumers_of_50_killed_workers_go_by_themselves(shared: Server) -
 
 
 async def _no_consumers_are_left(server: Server, *, kills: int) -> None:
+    tasks: list[str] = []
     async with WorkerProcess(server) as worker:
         for n in range(kills):
-            tasks = await submit_many(server, "steps10", 2, name=f"round-{n}")
+            tasks += await submit_many(server, "steps10", 2, name=f"round-{n}")
             await until(server, "select count(*) = $1 from outlive_store.task", 2 * n + 2)
             await worker.restart()
         await wait_all_final(server, tasks)
