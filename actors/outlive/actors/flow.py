@@ -72,10 +72,11 @@ class Branch:
 
 
 class Wait(NamedTuple):
-    """A step that waits: for what, and until when by itself."""
+    """A step that waits: for what, until when by itself, and what ends it."""
 
     what: str
     deadline: datetime | None
+    event: "asyncio.Future[bool]"
 
 
 branch: Final[ContextVar[Branch]] = ContextVar("outlive_branch")
@@ -369,7 +370,7 @@ class Flow:
         if deadline is not None:
             left = (deadline - self.world.clock.now()).total_seconds()
             timer = loop.call_later(max(0.0, left), _ring, event)
-        self.waits[step_id] = Wait(what, deadline)
+        self.waits[step_id] = Wait(what, deadline, event)
         self.in_flight -= 1
         self._settle()
         try:
@@ -385,6 +386,11 @@ class Flow:
             self.idle_since = None
         self.check()
         return came
+
+    @property
+    def asleep(self) -> bool:
+        """True while all that runs are waits, and none of them has what it waits for: then the task may be let go."""
+        return self.idle_since is not None and not any(wait.event.done() for wait in self.waits.values())
 
     def waiting(self) -> State:
         """Say what the task waits for, and until when by itself."""
