@@ -16,7 +16,7 @@ from tests.chaos import apps
 from tests.chaos.harness import WorkerProcess, assert_progress_gapless, fetch, submit_many, until, wait_all_final
 from tests.infra.proxy import Proxy
 
-QUICK: Final[dict[str, Any]] = {"lease": 1.5, "heartbeat": 0.2, "patience": 3.0, "grace": 0.5}
+QUICK: Final[dict[str, Any]] = {"lease": 1.5, "heartbeat": 0.2, "patience": 1.5, "grace": 0.5}
 """Three periods are 0.6 s."""
 
 
@@ -96,7 +96,7 @@ async def test_a_worker_without_nats_gives_up_with_exit_code_1_and_names_what_is
         proxy.refuse = True
         proxy.cut()
         assert await worker.exited(within=12) == 1
-        assert "WorkerUnhealthy: unhealthy for 3 s: " in worker.log and "NATS is out of reach" in worker.log
+        assert "WorkerUnhealthy: unhealthy for 2 s: " in worker.log and "NATS is out of reach" in worker.log
         async with WorkerProcess(quick):
             await wait_all_final(shared, tasks)
             await assert_progress_gapless(shared, tasks)
