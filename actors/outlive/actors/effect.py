@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from outlive.actors.flow import Flow
 from outlive.actors.history import OPERATION
-from outlive.actors.reactions import IfNot, Retry, Unknown
+from outlive.actors.reactions import IfNot, Reaction, Retry, Unknown
 from outlive.actors.step import ToolStep, failure_of, given_up
 from outlive.infra import happenings
 from outlive.infra.claims import Mail
@@ -230,11 +230,10 @@ class Effect(ToolStep[R]):
 
     # --- after an error
 
-    async def retry_or_fail(self, error: BaseException) -> None:
+    async def follow(self, reaction: Reaction, error: BaseException) -> None:
         """As for any step; where the effect may have happened and may not be repeated, it is found out first."""
-        reaction = self.reaction(error)
         if not isinstance(reaction, Unknown):
-            await super().retry_or_fail(error)
+            await super().follow(reaction, error)
             return
         failure = failure_of(error)
         self._if_not = (reaction.if_not, failure.message)
