@@ -40,7 +40,7 @@ async def test_after_the_time_that_the_remote_keeps_it(shared: Server, key_ttl: 
         else:
             await status_soon(shared, "o", "paused")
             [reason] = (await client.get("o")).reasons
-            assert (reason.reason, reason.do) == (ReasonCode.OUTCOME_UNKNOWN, "outlive cancel o")
+            assert (reason.reason, reason.do) == (ReasonCode.OUTCOME_UNKNOWN, "outlive resolve o 1")
             assert "may or may not have happened" in reason.message
             assert (await client.cancel("o")).ok
             await status_soon(shared, "o", "cancelled")
