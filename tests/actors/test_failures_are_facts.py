@@ -185,6 +185,34 @@ async def test_no_attempt_begins_while_the_thread_of_the_last_one_lives(shared: 
     assert await ledger(shared, "b") == [("1", "succeeded", 2)]
 
 
+async def test_an_effect_is_not_sent_again_once_its_remote_has_forgotten_the_key(shared: Server) -> None:
+    """The key's life counts from the first attempt, in whatever worker that was."""
+
+    @app.tool(idempotent=True, key_ttl=0.8, retries=RetryPolicy(max_attempts=20, base=0.1, cap=0.1), name="forgets")
+    async def forgets(how: str) -> None:
+        calls.append(how)
+        raise Unavailable("an answer was lost")
+
+    @app.task(name="remembers")
+    async def remembers(task: Task, how: str) -> None:
+        await task.call(forgets, how)
+
+    async with dying(app, shared) as client:
+        await client.submit(remembers.with_options(task_id="one"), "one")
+        await status_soon(shared, "one", "paused")
+        await client.submit(remembers.with_options(task_id="two"), "two")
+        await row_soon(shared, "select 1 from attempt where task_id = 'two' and attempt = 2")
+    async with serving(app, shared) as client:
+        await status_soon(shared, "two", "paused")
+        for task_id in ("one", "two"):
+            reason = (await client.get(task_id)).reasons[0]
+            assert (reason.reason, reason.do) == ("outcome_unknown", f"outlive resolve {task_id} 1")
+            assert "forgets may or may not have happened" in reason.message
+            assert "the remote has forgotten its key by now" in reason.message
+    spent = await rows(shared, "select max(started_at) - min(started_at) from attempt group by task_id")
+    assert all(row[0].total_seconds() < 0.8 for row in spent)
+
+
 async def test_a_remote_that_never_lets_us_in_pauses_the_task_until_a_person_says_so(shared: Server) -> None:
     @app.task(name="limited")
     async def limited(task: Task) -> str:

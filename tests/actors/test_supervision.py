@@ -1,6 +1,6 @@
 """The tree of services: order, restarts of the rest, intensity, fatal errors. Small fake services, no servers."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -76,7 +76,7 @@ class Services:
 
 
 @asynccontextmanager
-async def tree(services: Services, restarts: int = 5, period: float = 60) -> AsyncIterator[None]:
+async def tree(services: Services, restarts: int = 5, period: float = 60) -> AsyncGenerator[None]:
     """Run the tree beside the test, stop it at the end."""
     async with anyio.create_task_group() as group:
         group.start_soon(_serve, services, Intensity(restarts=restarts, period=period))
@@ -279,7 +279,7 @@ async def test_a_tree_that_is_cancelled_while_it_starts_stops_what_runs() -> Non
 async def test_restarts_wait_longer_and_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "BACKOFF", 0.04)
     services = Services("a")
-    services.start_errors["a"] = [OSError("refused")] * 3 + [None]
+    services.start_errors["a"] = [*[OSError("refused")] * 3, None]
     begun = anyio.current_time()
     async with tree(services):
         assert anyio.current_time() - begun >= 0.12  # 0 + 1 + 2 times the pause

@@ -99,7 +99,7 @@ async def test_signals_sent_while_nobody_serves_are_there_after_a_death(shared: 
         await client.signal("t", go, 0)
         await row_soon(shared, "select 1 from fact where task_id = 't' and status = 'waiting'")
     other = App("other")
-    async with serving(other, shared) as client:  # a worker that lacks the kind; the clerk keeps them
+    async with serving(other, shared, poll=0.1) as client:  # a worker that lacks the kind; the clerk keeps them
         await client.signal("t", go, 1)
         await client.signal("t", name, "x")
     async with serving(app, shared) as client:
@@ -139,7 +139,7 @@ async def test_a_value_of_another_type_is_refused_to_its_sender_and_passed_over(
         await client.submit(take.with_options(task_id="u"), 1)
         await row_soon(shared, "select 1 from task where task_id = 'u' and waiting_for = 'signal go'")
     other = App("other")
-    async with serving(other, shared) as client:  # the clerk does not know the type
+    async with serving(other, shared, poll=0.1) as client:  # the clerk does not know the type
         await client.command("u", wrong)
         await row_soon(shared, "select 1 from inbox where task_id = 'u' and code = 'applied' and verb = 'signal'")
     async with serving(app, shared) as client:

@@ -188,11 +188,11 @@ def test_two_crashes_a_lost_answer_and_a_person_lose_nothing_and_double_nothing(
     numbers = [line["seq"] for line in lines if "seq" in line]
     assert numbers == list(range(1, len(numbers) + 1))
     assert first["at"].endswith("packages")
-    assert second["at"] == "at ticket 3, which was made and not answered"
+    assert second["at"] == "at ticket 2, which was made and not answered"
     assert len({first["killed"], first["successor"], second["successor"]}) == 3
     assert first["successor"] == second["killed"]
     assert second["repeated"] == 0
-    assert (found["tool"], found["ticket"]) == ("open_ticket", 3)
+    assert (found["tool"], found["ticket"]) == ("open_ticket", 2)
     assert 'a mail to licences@example.com, subject "Licence audit: ' in question["message"]
     counts = said_and_counted(end)
     assert counts["findings"] == counts["tickets"]

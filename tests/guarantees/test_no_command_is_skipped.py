@@ -5,7 +5,7 @@ import contextlib
 import json
 import random
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ TASKS = 4
 
 
 @contextlib.asynccontextmanager
-async def _stream(server: Server) -> AsyncIterator[Any]:
+async def _stream(server: Server) -> AsyncGenerator[Any]:
     """JetStream, over a link that nobody cuts."""
     connection = await nats.connect(server.nats_url, max_reconnect_attempts=-1, reconnect_time_wait=0.1)
     try:

@@ -14,6 +14,7 @@ from tests.chaos.harness import (
     assert_effects_once,
     assert_progress_gapless,
     fetch,
+    frozen,
     submit_many,
     until,
     wait_all_final,
@@ -68,6 +69,27 @@ def _embedded(server: Server, which: str) -> Embedded:
     return server.pair.nats if which == "nats" else server.pair.postgres
 
 
+@pytest.mark.slow
+async def test_a_postgres_that_stands_still_for_longer_than_a_lease_fences_nobody(
+    server: Server, service: FakeService
+) -> None:
+    """Nobody could renew anything: whoever looks first must not take the others for dead."""
+    broken = _embedded(server, "postgres")
+    server = server.with_settings(lease=3.0, heartbeat=0.3)
+    async with WorkerProcess(server, service=service) as one, WorkerProcess(server, service=service) as two:
+        tasks = await submit_many(server, "mixed", 10, {"seconds": 0.3})
+        await until(server, "select count(*) > 10 from outlive.step")
+        assert broken.pid is not None
+        with frozen(broken.pid):
+            await asyncio.sleep(4.0)
+        await wait_all_final(server, tasks)
+        await assert_progress_gapless(server, tasks)
+        await assert_effects_once(service, 50)
+        assert one.alive and two.alive
+        moved = await fetch(server, "select count(*) from outlive_store.task where epoch > 1")
+        assert moved[0][0] == 0
+
+
 async def test_commands_sent_while_no_worker_runs_are_kept(shared: Server) -> None:
     """Nothing of a worker has to exist for a command to be stored."""
     async with WorkerProcess(shared) as worker:
@@ -83,15 +105,15 @@ async def test_commands_sent_while_no_worker_runs_are_kept(shared: Server) -> No
 async def test_a_lease_is_kept_through_postgres_while_nats_is_away(server: Server, service: FakeService) -> None:
     """NATS is down for longer than a lease, amid a step that lasts as long: no second execution."""
     nats = _embedded(server, "nats")
-    short = {"OUTLIVE_LEASE": "2", "OUTLIVE_HEARTBEAT": "0.4"}
+    short = {"OUTLIVE_LEASE": "1.5", "OUTLIVE_HEARTBEAT": "0.3"}
     async with (
         WorkerProcess(server, HOSTILE, service=service, environment=short) as one,
         WorkerProcess(server, HOSTILE, service=service, environment=short) as two,
     ):
-        tasks = await submit_many(server, "slow_effect", 8, {"seconds": 5.0})
+        tasks = await submit_many(server, "slow_effect", 8, {"seconds": 3.5})
         await until(server, "select count(*) = 8 from outlive_store.operation")
         nats.kill()
-        await asyncio.sleep(4.5)
+        await asyncio.sleep(3.0)
         await nats.start()
         await wait_all_final(server, tasks)
         await assert_progress_gapless(server, tasks)

@@ -3,14 +3,13 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import pytest
 
 from outlive.actors.testing import Server
-from outlive.actors.worker import FROZEN
 from tests.chaos.harness import (
     WorkerProcess,
     assert_progress_gapless,
@@ -26,7 +25,7 @@ LEASE: Final = 1.5
 
 
 @asynccontextmanager
-async def _fleet(server: Server, size: int) -> AsyncIterator[Sequence[WorkerProcess]]:
+async def _fleet(server: Server, size: int) -> AsyncGenerator[Sequence[WorkerProcess]]:
     """Worker processes, each started again whenever it ends, as a service manager would."""
     server = server.with_settings(lease=LEASE, heartbeat=0.3)
     workers = [WorkerProcess(server, HOSTILE) for _ in range(size)]
@@ -73,13 +72,13 @@ async def test_a_frozen_event_loop_loses_its_task_after_a_lease_and_ends_with_it
         await until(shared, "select epoch > 1 from outlive_store.task")
         assert time.monotonic() - begun < 2.5 * LEASE
         frozen = one if one.pid == first else two
-        assert await frozen.exited(within=(FROZEN + 1) * LEASE) == 1
-        assert "in spin" in frozen.log and "Timeout (0:00:04.5" in frozen.log
+        assert await frozen.exited(within=LEASE) == 1
+        assert "in spin" in frozen.log and "watchdog was not fed for 1.5 s" in frozen.log
 
 
 async def test_a_poison_task_is_quarantined_after_three_deaths_and_the_innocent_are_not(shared: Server) -> None:
     async with _fleet(shared, 2):
-        innocent = await submit_many(shared, "slow", 4, {"seconds": 1.0})
+        innocent = await submit_many(shared, "slow", 2, {"seconds": 1.0})
         (poison,) = await submit_many(shared, "poison", 1)
         await until(shared, "select count(*) = 1 from outlive.task where status = 'paused'", within=60)
         (reason,) = await _reasons(shared, poison)
@@ -109,7 +108,7 @@ async def test_tasks_that_wait_do_not_pay_for_a_worker_that_dies(shared: Server)
     async with WorkerProcess(shared) as worker:
         await submit_many(shared, "waiter", 3)
         await until(shared, "select count(*) = 3 from outlive_store.task where waiting_for is not null")
-        for _ in range(4):
+        for _ in range(3):
             owners = await fetch(shared, "select distinct owner from outlive_store.task")
             await worker.restart()
             await until(

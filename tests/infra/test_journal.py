@@ -31,6 +31,10 @@ from tests.infra.proxy import Proxy
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 NUL = "a\0b"
+TAKE = """
+update task set owner = $1, epoch = epoch + 1 where task_id = $2
+returning tenant, task_id, kind, epoch, version, last_seq, published, published_at, inbox_head, applied, steps
+"""
 
 
 def step(claim: Claim, name: str = "look", **more: Any) -> Fact:
@@ -304,6 +308,8 @@ async def test_a_refusal_takes_all_that_was_handed_in_behind_it(desk: Desk) -> N
         behind = [asyncio.create_task(line.commit(one_step(claim))) for _ in range(3)]
         await desk.connection.execute("update task set epoch = 2")
         results = await asyncio.gather(first, *behind, return_exceptions=True)
+        with pytest.raises(Refused):
+            await line.flushed()  # asked for after the refusal
     assert [isinstance(result, Refused) for result in results] == [True] * 4
     assert await desk.numbers("t000") == []
 
@@ -439,6 +445,39 @@ async def test_writers_over_the_same_tasks_in_other_order_never_deadlock(desk: D
         await asyncio.gather(write(one, claims), write(other, claims[::-1]))
     assert await desk.row("select deadlocks from pg_stat_database where datname = current_database()") == (0,)
     assert await desk.row("select count(*) from fact") == await desk.row("select sum(version) from task") == (900,)
+
+
+async def test_owners_that_take_tasks_from_each_other_leave_one_story(desk: Desk) -> None:
+    """Three workers, ten tasks, take-overs all the time: whatever was refused, each task's numbers have no gap."""
+    names = [claim.task_id for claim in await desk.tasks(10)]
+    refusals: list[str | None] = []
+
+    async def keep(pool: database.Pool, journal: Journal, me: uuid.UUID) -> None:
+        """Take a task from whoever has it, and write until somebody takes it away."""
+        claim = Claim(*(await pool.fetchrow(TAKE, me, random.choice(names)) or ()))
+        line = journal.open(claim)
+        with contextlib.suppress(Refused):
+            for _ in range(random.randint(1, 6)):
+                line.hand_in(one_step(claim))
+                await asyncio.sleep(random.choice((0, 0.001)))
+            await line.flushed()
+        refusals.append(claim.refused)
+
+    async def work(worker: Desk) -> None:
+        async with worker.journal() as journal, anyio.create_task_group() as group:
+            for _ in range(250):
+                group.start_soon(keep, pool, journal, worker.me)
+                await asyncio.sleep(0.002)
+
+    async with database.Pool(desk.server.postgres_dsn, application_name="test", size=4) as pool:
+        await asyncio.gather(*[work(Desk(desk.server, desk.connection)) for _ in range(3)])
+    assert set(refusals) == {None, "fenced"} and refusals.count("fenced") > 20, refusals.count("fenced")
+    for name in names:
+        numbers = await desk.numbers(name)
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert (
+            await desk.row("select version, last_seq, steps from task where task_id = $1", name) == (len(numbers),) * 3
+        )
 
 
 async def test_one_task_is_never_on_two_connections_at_a_time(desk: Desk) -> None:

@@ -219,7 +219,7 @@ class Actor:
             if flow.stop in {"pause", "cancel", "drain"} and await self._stopped():
                 return
             if flow.stop == "leave":
-                if flow.idle_since is not None and await self._let_go():
+                if flow.asleep and await self._let_go():
                     return
                 if flow.stop == "leave":
                     flow.stop = "drain" if self._draining else ""

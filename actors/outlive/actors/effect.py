@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from outlive.actors.flow import Flow
 from outlive.actors.history import OPERATION
-from outlive.actors.reactions import IfNot, Retry, Unknown
+from outlive.actors.reactions import IfNot, Reaction, Retry, Unknown
 from outlive.actors.step import ToolStep, failure_of, given_up
 from outlive.infra import happenings
 from outlive.infra.claims import Mail
@@ -59,12 +59,13 @@ class Lost:
 class Effect(ToolStep[R]):
     """A tool call that is not read-only."""
 
-    __slots__ = ("_if_not", "_letter", "_lost")
+    __slots__ = ("_if_not", "_letter", "_looked_up", "_lost")
 
     def __init__(self, flow: Flow, step_id: str, tool: AnyTool, bound: dict[str, Any]) -> None:
         """See `ToolStep`."""
         super().__init__(flow, step_id, tool, bound)
         self._lost: Lost | None = None
+        self._looked_up = False
         self._letter: Mail | None = None  # the yes that the next intent uses up
         self._if_not: tuple[IfNot, str] | None = None  # what follows a lost attempt that did not happen
 
@@ -72,7 +73,8 @@ class Effect(ToolStep[R]):
         """Have a yes, and know what became of an earlier attempt, before the next one is intended."""
         # A thread outlives its timeout and may still send: while it lives no "no" counts, and no attempt begins.
         await self.flow.world.threads.ended(self.key)
-        lost = self._lost or self._left_open()
+        await self._look_up_first()
+        lost = self._lost or self._left_open() or self._forgotten()
         if lost is None:
             await self._consent()
         else:
@@ -115,6 +117,26 @@ class Effect(ToolStep[R]):
             self._record_unknown((row,), f"{self._title()}: unknown whether it happened, {how}")
             return Lost(before.attempt, before.started_at, deadline, how)
         return Lost(before.attempt, before.started_at, deadline, "its answer was lost")
+
+    async def _look_up_first(self) -> None:
+        """Where keys are forgotten, know when the first attempt began, in whatever worker that was."""
+        if self.tool.key_ttl is not None and not self._looked_up:
+            claim = self.flow.claim
+            first = await self.flow.world.claims.first_attempt(claim.tenant, claim.task_id, self.step_id)
+            self._looked_up = True
+            self._first_began = first or self._first_began
+
+    @property
+    def _sent_for(self) -> float:
+        first = self._first_began or self._began
+        return (self.flow.world.clock.now() - first).total_seconds()
+
+    def _forgotten(self) -> Lost | None:
+        """Earlier attempts are known to have failed, but the remote may have forgotten the key they went under."""
+        ttl, first = self.tool.key_ttl, self._first_began or self._began
+        if ttl is None or self.attempt < 2 or self._sent_for < ttl:
+            return None
+        return Lost(self.attempt - 1, first, first + timedelta(seconds=self.tool.timeout), "an earlier attempt failed")
 
     # --- consent
 
@@ -208,11 +230,10 @@ class Effect(ToolStep[R]):
 
     # --- after an error
 
-    async def retry_or_fail(self, error: BaseException) -> None:
+    async def follow(self, reaction: Reaction, error: BaseException) -> None:
         """As for any step; where the effect may have happened and may not be repeated, it is found out first."""
-        reaction = self.reaction(error)
         if not isinstance(reaction, Unknown):
-            await super().retry_or_fail(error)
+            await super().follow(reaction, error)
             return
         failure = failure_of(error)
         self._if_not = (reaction.if_not, failure.message)
@@ -266,8 +287,7 @@ class Effect(ToolStep[R]):
 
     async def _find_out(self, lost: Lost) -> Found[R] | None:
         """Learn what became of a lost attempt. None: it is known not to have happened, or may be sent again."""
-        sent_for = (self.flow.world.clock.now() - lost.started_at).total_seconds()
-        match paths.after_lost_answer(self.tool, sent_for=sent_for):
+        match paths.after_lost_answer(self.tool, sent_for=self._sent_for):
             case "send_again":
                 return None
             case "ask":

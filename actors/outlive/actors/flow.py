@@ -73,10 +73,11 @@ class Branch:
 
 
 class Wait(NamedTuple):
-    """A step that waits: for what, and until when by itself."""
+    """A step that waits: for what, until when by itself, and what ends it."""
 
     what: str
     deadline: datetime | None
+    event: "asyncio.Future[bool]"
     person: bool = False  # only a person ends it (or the deadline)
 
 
@@ -381,7 +382,7 @@ class Flow:
         if deadline is not None:
             left = (deadline - self.world.clock.now()).total_seconds()
             timer = loop.call_later(max(0.0, left), _ring, event)
-        self.waits[step_id] = Wait(what, deadline, person)
+        self.waits[step_id] = Wait(what, deadline, event, person)
         self.in_flight -= 1
         self._settle()
         try:
@@ -447,6 +448,11 @@ class Flow:
         waiter = self._letter_waiters.pop(step_id, None)
         if waiter is not None and not waiter.done():
             waiter.set_result(True)
+
+    @property
+    def asleep(self) -> bool:
+        """True while all that runs are waits, and none of them has what it waits for: then the task may be let go."""
+        return self.idle_since is not None and not any(wait.event.done() for wait in self.waits.values())
 
     def waiting(self) -> State:
         """Say what the task waits for, and until when by itself."""

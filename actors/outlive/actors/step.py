@@ -180,16 +180,16 @@ class ToolStep(Generic[R]):
                 if isinstance(error, asyncio.CancelledError) and _cancelled():
                     raise
                 self._phase = ""
-                await self.retry_or_fail(error)
+                await self.follow(self._reaction(error), error)
             else:
                 self._phase = ""
                 took = int((asyncio.get_running_loop().time() - started) * 1e6)
                 await self._complete(body, took)
                 return value  # type: ignore[no-any-return]  # packed by the tool's declared type
 
-    async def retry_or_fail(self, error: BaseException) -> None:
+    async def follow(self, reaction: Reaction, error: BaseException) -> None:
         """Wait for the next attempt. Raises what ends the step: `StepFailed`, or a pause for a person."""
-        match self.reaction(error):
+        match reaction:
             case Retry(after):
                 await self._retry_later(error, after)
             case Throttle(until):
@@ -197,7 +197,7 @@ class ToolStep(Generic[R]):
             case _:
                 raise self._fail(error) from error
 
-    def reaction(self, error: BaseException) -> Reaction:
+    def _reaction(self, error: BaseException) -> Reaction:
         """Decide what follows from what the tool raised."""
         world = self.flow.world
         return react(self.tool, error, self.attempt, self._first_began or self._began, world.clock.now(), world.random)

@@ -51,6 +51,7 @@ async def rest_for_one(children: Sequence[ChildSpec], intensity: Intensity, *, s
     Raises:
         Exception: the error of the service whose restart was one too many, or a fatal one.
     """
+    error: BaseException | None = None
     async with anyio.create_task_group() as group:
         tree = _Tree(children, group)
         try:
@@ -58,7 +59,8 @@ async def rest_for_one(children: Sequence[ChildSpec], intensity: Intensity, *, s
         finally:
             with anyio.CancelScope(shield=True):
                 await tree.stop(0)
-    raise error
+    if error is not None:
+        raise error
 
 
 async def _supervise(

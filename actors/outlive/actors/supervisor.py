@@ -330,12 +330,12 @@ class Supervisor:
 
     async def _probe(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.probe)
             try:
                 if dead := await self._coroner.dead():
                     await self._bury(dead)
             except database.TRANSIENT:
                 await asyncio.sleep(self._settings.probe)
+            await asyncio.sleep(self._settings.probe)
 
     async def _bury(self, dead: Mapping[uuid.UUID, str]) -> None:
         self._ingester.seize(dead)

@@ -7,7 +7,6 @@ at once. A worker never installs signal handlers: the command line does, an embe
 
 import asyncio
 import contextlib
-import faulthandler
 import json
 import uuid
 from collections.abc import Generator, Sequence
@@ -27,6 +26,7 @@ from outlive.actors.flow import World
 from outlive.actors.supervision import ChildSpec, rest_for_one, unwrap
 from outlive.actors.supervisor import Supervisor
 from outlive.actors.threads import Threads
+from outlive.actors.watchdog import Watchdog
 from outlive.infra import embedded, migrate, sql, streams
 from outlive.infra.admission import Wake
 from outlive.infra.announcer import Announcer
@@ -56,8 +56,8 @@ START: Final = 30.0
 """Seconds within which all services must have started."""
 
 FROZEN: Final = 3
-"""Leases for which the event loop may stand still before the watchdog ends the process. One lease loses the tasks: in
-the time between, a process that was stopped and goes on can still say that it was fenced."""
+"""Leases after which the watchdog's last resort ends the process. One that was stopped and goes on before that can still
+say that it was fenced."""
 
 WorkerFenced = Fenced
 
@@ -82,8 +82,8 @@ class Worker:
     Args:
         app: what it can run.
         settings: where the servers are, and limits; without URLs the live pair of the state folder is used.
-        watchdog: end the process when its event loop stands still for `FROZEN` leases (for processes that are a worker
-            alone).
+        watchdog: end the process when its event loop stands still for a lease, or its end takes too long (for processes
+            that are a worker alone).
 
     Use ``async with Worker(app, settings) as worker: await worker.run()``, or `run` alone. Entering connects; a
     failure to reach the servers is raised there.
@@ -102,7 +102,7 @@ class Worker:
         self.subjects = Subjects(self.settings.prefix)
         self.supervisor: Supervisor | None = None
         self.draining = False
-        self._watchdog = watchdog
+        self._watchdog = Watchdog() if watchdog else None
         self._kinds = dict(app.kinds)
         self._stopping = anyio.Event()
         self._ready = anyio.Event()
@@ -191,7 +191,7 @@ class Worker:
         )  # fmt: skip
         async with anyio.create_task_group() as group:
             if self._watchdog:
-                group.start_soon(self._feed_watchdog)
+                group.start_soon(self._feed, self._watchdog)
             try:
                 await self.heartbeat.run(task_status=status)
             except Fenced:
@@ -379,7 +379,8 @@ class Worker:
     async def _drain(self) -> None:
         self.draining = True
         if self._watchdog:  # whatever holds the end, a function that swallows its cancellation or a thread that hangs
-            faulthandler.dump_traceback_later(self.settings.grace + LAST, exit=True)
+            limit = self.settings.grace + LAST
+            self._watchdog.feed(limit, limit + 0.5)
         if self.supervisor is None:
             return
         supervisor = self.supervisor
@@ -389,15 +390,16 @@ class Worker:
             await self.relay.drain(FLUSH)
         _log.info("drained", handed_back=handed_back, left=len(supervisor.actors))
 
-    async def _feed_watchdog(self) -> None:
-        """Outside the loop a timer waits: if the loop does not re-arm it for `FROZEN` leases, it ends the process."""
+    async def _feed(self, watchdog: Watchdog) -> None:
+        """Show that the event loop goes round."""
+        lease = self.settings.lease
         try:
             while not self.draining:
-                faulthandler.dump_traceback_later(FROZEN * self.settings.lease, exit=True)
-                await asyncio.sleep(self.settings.lease / 10)
+                watchdog.feed(lease, FROZEN * lease)
+                await asyncio.sleep(lease / 10)
         finally:
             if not self.draining:
-                faulthandler.cancel_dump_traceback_later()
+                watchdog.stop()
 
     async def _register(self) -> None:
         kinds = list(self._kinds.values())

@@ -148,13 +148,20 @@ class Claims:
 
     async def parent(self, tenant: str, task_id: str) -> tuple[str | None, str | None]:
         """Return whose child a task is, and of which step; waits for Postgres through outages."""
+        row = await self._read("parent", tenant, task_id)
+        return (row["parent"], row["parent_step"]) if row is not None else (None, None)
+
+    async def first_attempt(self, tenant: str, task_id: str, step_id: str) -> datetime | None:
+        """Return when a step's effect was first begun; waits for Postgres through outages."""
+        at: datetime | None = (await self._read("first_attempt", tenant, task_id, step_id))[0]
+        return at
+
+    async def _read(self, name: str, *arguments: str) -> Any:
         while True:
             try:
-                row = await self._pool.fetchrow(self._sql["parent"], tenant, task_id)
+                return await self._pool.fetchrow(self._sql[name], *arguments)
             except database.TRANSIENT:
                 await asyncio.sleep(0.2)
-            else:
-                return (row["parent"], row["parent_step"]) if row is not None else (None, None)
 
     async def next_due(self) -> float | None:
         """Seconds until the next task is due (negative: overdue); None when none is."""

@@ -22,7 +22,7 @@ TRANSIENT: Final[tuple[type[Exception], ...]] = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.IdleInTransactionSessionTimeoutError,
-    asyncpg.TooManyConnectionsError,
+    asyncpg.InsufficientResourcesError,  # too many connections, no memory; a full disk until somebody makes room
     asyncpg.QueryCanceledError,  # statement_timeout: the server was slow or frozen
     asyncpg.LockNotAvailableError,
     asyncpg.DeadlockDetectedError,

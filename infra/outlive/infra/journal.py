@@ -102,6 +102,8 @@ class Line:
 
     async def flushed(self) -> bool:
         """Wait until all that was handed in is durable (see `commit`)."""
+        if self.claim.refused is not None:
+            raise Refused(self.claim, self.claim.refused, self.detail)
         if not self.records and not self.taken:
             return True
         waiter: Future[bool] = get_running_loop().create_future()

@@ -116,8 +116,10 @@ class Heartbeat:
     async def _beat(self) -> None:
         connection = await self._first()
         self._ready.set()
+        pause = self._period
         while not self._stop.is_set() and not self.fenced.is_set():
-            await asyncio.to_thread(self._stop.wait, self._period)
+            await asyncio.to_thread(self._stop.wait, pause)
+            pause = self._period
             if self._clock.boottime() - self._tick_at > self._lease / 3:
                 continue  # the event loop stands still: let the lease run out
             try:
@@ -126,6 +128,7 @@ class Heartbeat:
                 _log.warning("heartbeat lost its connection", error=repr(error))
                 connection.terminate()
                 connection = await self._reopen(connection)
+                pause = 0.0  # late already
         await self._end(connection)
 
     async def _first(self) -> Any:
@@ -209,7 +212,8 @@ class Coroner:
     """Finds dead workers.
 
     Counts an expired lease only after having reached the database for a whole lease without a pause: when the database
-    or the whole machine stood still, nobody could renew anything, and the others get their time to.
+    or the whole machine stood still, nobody could renew anything, and the others get their time to. Who was declared
+    dead, or has no lease, declares nobody dead.
     """
 
     def __init__(self, pool: Any, incarnation: uuid.UUID, *, lease: float) -> None:
@@ -229,12 +233,11 @@ class Coroner:
             if not self._reaches():
                 return {}
             found = {row["incarnation"]: row["reason"] for row in rows}
-            if found:
-                await self._pool.execute(self._sql["fence"], list(found))
+            fenced = await self._pool.fetch(self._sql["fence"], self._incarnation, list(found)) if found else ()
         except database.TRANSIENT:
             self._reached = None
             raise
-        return found
+        return {row["incarnation"]: found[row["incarnation"]] for row in fenced}
 
     async def bury(self, incarnations: Sequence[uuid.UUID]) -> None:
         """Remove the rows of dead workers that own nothing any more."""

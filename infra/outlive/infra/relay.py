@@ -423,10 +423,13 @@ class Relay:
             return
         for row in rows:
             claim = Claim(**row)
-            if claim.key not in self._flows:
+            flow = self._flows.get(claim.key)
+            if flow is None or flow.claim.epoch < claim.epoch:
                 flow = self._open(claim)
                 flow.wanted, flow.left = claim.last_seq, True
                 self._go_on(flow)
+            elif flow.claim.left:
+                self.left(flow.claim)  # its actor's end could not tell us
 
 
 def _of_message(claim: Claim, message: Mapping[str, Any]) -> Position:

@@ -31,8 +31,8 @@ from outlive.protocol.errors import OutliveError
 
 WORKERS: Final = 3
 """Two are killed."""
-LOSE: Final = 3
-"""The ticket whose answer gets lost; an environment with Outlive in it has that many findings."""
+LOSE: Final = 2
+"""The ticket whose answer gets lost; what Outlive itself needs has that many findings."""
 LIMIT: Final = 300.0
 RECIPIENT: Final = "licences@example.com"
 WAITS: Final = 3
@@ -118,11 +118,16 @@ async def _run(screen: Screen, folder: Path, options: Options) -> End | Unanswer
                 return _unanswered(acts.unanswered, servers, kept=options.keep)
             audit = await handle.result()
     rows = await to_thread.run_sync(_rows, audit, acts, workers, folder)
-    ok = all(row.said == row.counted for row in rows if row.counted is not None)
-    agree = "the counts agree" if ok else "the counts do not agree: this is a bug of Outlive, please report it"
+    ok = bool(acts.crashes) and all(row.said == row.counted for row in rows if row.counted is not None)
     seconds = asyncio.get_running_loop().time() - began - acts.thought
-    end = End(ok=ok, verdict=agree, seconds=seconds, rows=rows, reports=audit.reports)
+    end = End(ok=ok, verdict=_verdict(acts, ok=ok), seconds=seconds, rows=rows, reports=audit.reports)
     return msgspec.structs.replace(end, kept=str(servers)) if options.keep else end
+
+
+def _verdict(acts: Acts, *, ok: bool) -> str:
+    if not ok:
+        return "this is not as it should be: a bug of Outlive, please report it"
+    return "the counts agree" if len(acts.crashes) > 1 else "the counts agree; too few findings here to lose an answer"
 
 
 def _unanswered(command: str, servers: Path, *, kept: bool) -> Unanswered:

@@ -46,8 +46,15 @@ select w.incarnation,
          and not exists (select 1 from pg_stat_activity a where a.application_name = 'outlive:' || w.incarnation)));
 
 -- name: fence
--- From here on the dead one's heartbeat is refused. $1 incarnations
-update worker set fenced = true where incarnation = any($1) and not fenced;
+-- From here on the dead ones' heartbeats are refused; only a worker with a lease of its own may do this, so that two never do it to each other.
+-- $1 me, $2 incarnations
+with l as materialized (
+  select incarnation, fenced, until from worker where incarnation = $1 or incarnation = any($2) order by incarnation for no key update)
+update worker w
+   set fenced = true
+ where w.incarnation = any($2)
+   and exists (select 1 from l where l.incarnation = $1 and not l.fenced and l.until > outlive.clock())
+returning w.incarnation;
 
 -- name: bury
 -- Dead workers that own nothing any more. $1 incarnations
