@@ -62,22 +62,23 @@ async def test_tasks_stay_where_they_are(
 
 async def test_a_worker_is_not_dead_because_the_server_lost_its_sessions(server: Server) -> None:
     """Known by the server's own word since when it keeps locks and sessions, so no pause is needed to be sure."""
-    worker, statements = uuid.uuid4(), sql.load("liveness")
+    me, worker, statements = uuid.uuid4(), uuid.uuid4(), sql.load("liveness")
 
     async def seen() -> Mapping[uuid.UUID, str]:
         async with database.Pool(server.postgres_dsn, application_name="test", size=1) as pool:
-            coroner = Coroner(pool, uuid.uuid4(), lease=10.0)
+            coroner = Coroner(pool, me, lease=10.0)
             await coroner.dead()
             return await coroner.dead()
 
-    async def tell(name: str, *arguments: object) -> None:
+    async def tell(name: str, worker: uuid.UUID, *arguments: object) -> None:
         async with database.Pool(server.postgres_dsn, application_name="test", size=1) as pool:
             await pool.execute(statements[name], worker, 10.0, *arguments)
 
-    await tell("register", "host", 1, "1", 1, ["k"], 10)
+    for incarnation in (me, worker):
+        await tell("register", incarnation, "host", 1, "1", 1, ["k"], 10)
     await _lose_a_backend(server)
     assert await seen() == {}, "it has no session and no lock, but neither has anybody else"
-    await tell("beat", 0, False, "{}")
+    await tell("beat", worker, 0, False, "{}")
     assert await seen() == {worker: "process ended"}, "it was there after the recovery"
 
 

@@ -62,12 +62,12 @@ async def test_the_last_step_of_a_long_task_costs_what_the_first_did(shared: Ser
 
 
 def _assert_as_cheap_at_the_end(times: Sequence[float]) -> None:
-    """Compare the medians of the first and the last tenth, two steps at a time (a result and an effect)."""
+    """Compare the medians of the first and the last fifth, two steps at a time (a result and an effect)."""
     costs = [after - before for before, after in itertools.pairwise(times[::2])]
-    tenth = len(costs) // 10
-    first, last = statistics.median(costs[:tenth]), statistics.median(costs[-tenth:])
+    fifth = len(costs) // 5
+    first, last = statistics.median(costs[:fifth]), statistics.median(costs[-fifth:])
     print(f"{len(times)} steps: {first * 1e3:.2f} ms for two at the start, {last * 1e3:.2f} ms at the end")
-    assert last < 3 * first
+    assert last < 4 * first
 
 
 async def _assert_stored_once(server: Server, task: str, steps: int) -> None:
@@ -87,7 +87,7 @@ async def _assert_resumed_quickly(server: Server, task: str) -> None:
         tuple(row) for row in await fetch(server, "select count(*) from outlive.step where status = 'completed'")
     ]
     assert bodies == len(before) + 1
-    assert seconds < max(ran / 5, 0.5)
+    assert seconds < max(ran / 5, 2.0)
 
 
 @pytest.mark.parametrize("tasks", [500, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])

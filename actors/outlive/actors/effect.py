@@ -82,7 +82,7 @@ class Effect(ToolStep[R]):
             if (found := await self._find_out(lost)) is not None:
                 return found
             await self._not_happened()
-            self.attempt = lost.attempt + 1
+            self.attempt, self._began = lost.attempt + 1, self.flow.world.clock.now()
         self._lost = None
         await self._intend()
         return None
@@ -128,13 +128,15 @@ class Effect(ToolStep[R]):
 
     @property
     def _sent_for(self) -> float:
+        """Seconds from the first attempt to the next one: the key must still be known then."""
         first = self._first_began or self._began
-        return (self.flow.world.clock.now() - first).total_seconds()
+        wait = self._if_not[0].after if self._if_not and isinstance(self._if_not[0], Retry) else 0.0
+        return (self.flow.world.clock.now() - first).total_seconds() + wait
 
     def _forgotten(self) -> Lost | None:
         """Earlier attempts are known to have failed, but the remote may have forgotten the key they went under."""
         ttl, first = self.tool.key_ttl, self._first_began or self._began
-        if ttl is None or self.attempt < 2 or self._sent_for < ttl:
+        if ttl is None or self.attempt < 2 or (self._began - first).total_seconds() < ttl:
             return None
         return Lost(self.attempt - 1, first, first + timedelta(seconds=self.tool.timeout), "an earlier attempt failed")
 
@@ -161,7 +163,7 @@ class Effect(ToolStep[R]):
                 why = f": {command.reason}" if command.reason else ""
                 raise self._refused(letter, "refused", f"{self._title()} was refused by {letter.by or 'a person'}{why}")
             if isinstance(command, Approve):  # its digest was checked against the reason's when it was applied
-                self._letter = letter
+                self._letter, self._began = letter, self.flow.world.clock.now()
                 return
             self._pass_over(letter, "it says neither yes nor no")
 
@@ -202,7 +204,6 @@ class Effect(ToolStep[R]):
                 self._approval("given", f"{by} said yes to {self._title()}", letter),
                 self._approval("used", f"The yes of {by} is used for {self._title()}", letter),
             )
-        self._began = flow.world.clock.now()
         row = self._row("started", arguments=self.encoded)
         self._phase = "intended"
         self._settle("started")

@@ -127,26 +127,27 @@ class Supervisor:
 
     async def _claim(self) -> None:
         while True:
-            found = 0
+            more = False
             self._due.clear()
             if not self.draining and self.healthy:
                 try:
-                    found = await self._claim_some()
+                    more = await self._claim_some()
                 except database.TRANSIENT as error:
                     _log.warning("cannot claim: Postgres is out of reach", error=repr(error))
             self._evict()
-            if found == 0:
+            if not more:
                 await self._until_due()
 
-    async def _claim_some(self) -> int:
+    async def _claim_some(self) -> bool:
+        """Claim for the free slots; True when all were filled, and there may be more to claim."""
         free = min(CLAIM_MAX, self._settings.slots - self.busy)
         if free <= 0:
-            return 0
+            return False
         with self._claiming():
             claimed = await self._claims.due(free)
             if claimed:
                 self._start(claimed)
-        return len(claimed)
+        return len(claimed) == free
 
     @contextmanager
     def _claiming(self) -> Generator[None]:
@@ -230,8 +231,6 @@ class Supervisor:
             if self.actors.get(key) is actor:
                 del self.actors[key]
         self._world.freed.set()
-        if self.busy < self._settings.slots:
-            self._due.set()
 
     async def _live(self, actor: Actor, task: Claimed) -> Ending:
         ending: Ending = "crashed"

@@ -113,8 +113,7 @@ class Claims:
         """Claim up to `most` tasks that are due, not more than this worker's share, without their history."""
         if failpoints.armed:
             await failpoints.hit("claim.before")
-        peers = await self._pool.fetchval(self._sql["peers"], self._kinds)
-        rows = await self._pool.fetch(self._sql["claim"], self._incarnation, most, self._kinds, peers)
+        rows = await self._pool.fetch(self._sql["claim"], self._incarnation, most, self._kinds)
         if failpoints.armed and rows:
             await failpoints.hit("claim.after")
         return [claimed_row(row) for row in rows]

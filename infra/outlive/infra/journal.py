@@ -305,6 +305,9 @@ class Journal:
                 while not self._queue:
                     self._work.clear()
                     await self._work.wait()
+                await sleep(0)  # whoever is ready to run hands in too: larger batches, and no later
+                if not self._queue:
+                    continue  # the other writer was quicker
                 self._busy.add(number)
                 batches = self._take()
                 self._since[number] = batches[0].line.since

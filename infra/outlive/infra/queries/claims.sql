@@ -4,19 +4,22 @@
 -- was dealt with could take a task whose owner nobody looks for any more.
 
 -- name: claim
--- Tasks without an owner that are due. $1 me, $2 at most, $3 my kinds, $4 workers that share the due work
-with me as materialized (
-  select 1 from worker where incarnation = $1 and not fenced for share),
-n as materialized (
+-- Tasks without an owner that are due; where there are few, the share of one of the workers that could take them. $1 me, $2 at most, $3 my kinds
+with n as materialized (
   select count(*) as due
     from (select 1 from task where due_at <= (select outlive.clock()) and kind = any($3) limit 400) d),
+p as materialized (
+  select greatest(1, count(*)) as peers
+    from worker where until > outlive.clock() and not fenced and not draining and busy < slots and kinds && $3),
+me as materialized (
+  select 1 from worker where incarnation = $1 and not fenced and (select due from n) > 0 for share),
 c as materialized (
   select tenant, task_id
     from task
    where due_at <= (select outlive.clock()) and owner is null and kind = any($3) and status in ('queued', 'running', 'paused')
      and exists (select 1 from me)
    order by priority desc, due_at
-   limit (select least($2::bigint, case when due >= 400 then $2::bigint else greatest(1, (due + $4 - 1) / $4) end) from n)
+   limit (select least($2::bigint, case when due >= 400 then $2::bigint else greatest(1, (due + peers - 1) / peers) end) from n, p)
      for no key update skip locked)
 update task t
    set owner = $1, epoch = t.epoch + 1, due_at = null, mail_at = null, sweep_at = null
@@ -100,10 +103,6 @@ select least((select min(a.started_at) from attempt a where a.tenant = $1 and a.
 -- name: next_due
 -- Seconds until the next task is due; null = none. $1 my kinds
 select extract(epoch from min(due_at) - outlive.clock())::float8 from task where due_at is not null and kind = any($1);
-
--- name: peers
--- Living workers that could take work. $1 my kinds
-select greatest(1, count(*)) from worker where until > outlive.clock() and not fenced and not draining and busy < slots and kinds && $1;
 
 -- name: load
 -- All that a batch of resumed tasks needs, in one range scan each. $1 tenants, $2 task ids, $3 run_from, $4 applied, $5 published
