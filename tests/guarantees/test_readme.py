@@ -179,7 +179,7 @@ async def test_the_first_screen_can_be_typed(project: Path) -> None:
         with anyio.fail_after(30):
             assert await serving.wait() == 0
     assert int(result) == _todos(MANY)
-    assert re.search(r"Resumed by worker [-0-9a-f]{36}: \d+ steps kept, \d run again, next: \w+\.", commands.log)
+    assert re.search(r"Resumed by worker \d+: \d+ steps kept, \d run again, next: \w+\.", commands.log)
     assert len(_mails(project)) == 1
 
 

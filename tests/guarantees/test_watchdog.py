@@ -84,7 +84,7 @@ async def test_a_poison_task_is_quarantined_after_three_deaths_and_the_innocent_
         (reason,) = await _reasons(shared, poison)
         assert reason["reason"] == "quarantined" and reason["do"] == f"outlive resume {poison}"
         assert "died 3 times" in reason["message"]
-        assert reason["message"].count("lease expired, last seen at step 1") == 3, reason["message"]
+        assert reason["message"].count(", last seen at step 1") == 3, reason["message"]
         await wait_all_final(shared, innocent)
         await assert_progress_gapless(shared, innocent)
         quarantined = await fetch(shared, "select task_id from outlive_store.task where status = 'paused'")

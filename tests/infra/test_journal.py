@@ -16,6 +16,7 @@ import pytest
 
 from outlive.actors.testing import Server
 from outlive.infra import database, failpoints
+from outlive.infra import journal as journals
 from outlive.infra.journal import Batch, Journal, Line, Refused
 from outlive.infra.records import (
     AnswerRow,
@@ -206,6 +207,35 @@ async def test_a_child_is_made_once_in_the_same_transaction(desk: Desk) -> None:
         "select parent, parent_step, kind, priority, labels, due_at is not null, owner from task where task_id = 'child'"
     )
     assert made == ("t000", "1", "k", 3, '{"a": "b"}', True, None)
+
+
+async def test_much_is_written_in_parts(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "BATCH_BYTES", 1000)
+    one, *others = await desk.tasks(11)
+    async with desk.journal(connections=1) as journal:
+        line, rest = journal.open(one), [journal.open(claim) for claim in others]
+        for size in (300, 300, 300, 300, 2000, 10, 10):
+            line.hand_in(Record(facts=(step(one, body=b"x" * size),), steps=1))
+        for each in rest:
+            each.hand_in(Record(facts=(step(each.claim, body=b"x" * 400),), steps=1))
+        assert all(await asyncio.gather(line.flushed(), *[each.flushed() for each in rest]))
+        assert journal.commits == 3 + 4  # 3 of it, and 3 each of the others at a time
+    sizes = await desk.rows("select octet_length(body) from fact where task_id = 't000' order by seq")
+    assert [size for (size,) in sizes] == [300, 300, 300, 300, 2000, 10, 10]
+    assert desk.told("t000") == [1, 2, 3, 4, 5, 6, 7] and line.held == 0
+
+
+async def test_who_hands_in_much_waits_for_room(desk: Desk) -> None:
+    [claim] = await desk.tasks(1)
+    async with desk.journal() as journal:
+        line = journal.open(claim)
+        line.hand_in(Record(facts=(step(claim, body=b"x" * 2_000_000),), steps=1))
+        await line.room()
+        assert await desk.numbers("t000") == [1]
+        for _ in range(64):
+            line.hand_in(one_step(claim))
+        await line.room()
+        assert len(await desk.numbers("t000")) == 65
 
 
 # -- leaving

@@ -121,7 +121,8 @@ class Actor:
                     group.start_soon(self._perform)
                     await self._attend()
                     self._over = self._finished.is_set() and not self.flow.struck
-                    group.cancel_scope.cancel()
+                    if not self._over:
+                        group.cancel_scope.cancel()
                 await self.flow.abandon()
                 if (ending := await self._conclude()) is not None:
                     return ending

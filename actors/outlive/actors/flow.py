@@ -10,6 +10,7 @@ Rules that hold here:
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
@@ -28,9 +29,10 @@ from outlive.infra.journal import Line, Refused
 from outlive.infra.liveness import Heartbeat
 from outlive.infra.records import Fact, Record, State
 from outlive.infra.settings import Settings
-from outlive.protocol import codec, steps
+from outlive.protocol import codec, paths, steps
+from outlive.protocol.events import Asked
 from outlive.protocol.task import Reason, ReasonCode
-from outlive.protocol.tools import AnyKind, Signal
+from outlive.protocol.tools import AnyKind, AnyTool, Signal
 
 Stop = Literal["", "leave", "ended", "pause", "drain", "cancel", "unstorable", "fenced"]
 """Why no step begins any more, a later one outranks an earlier one. ``leave`` is a wish only: steps go on until it is
@@ -59,8 +61,16 @@ class World:
     claims: Claims
     worker: str
     signals: Mapping[str, Signal[Any]] = field(default_factory=dict[str, Signal[Any]])
+    tools: Mapping[str, AnyTool] = field(default_factory=dict[str, AnyTool])
     random: Random = field(default_factory=Random)
     freed: asyncio.Event = field(default_factory=asyncio.Event)  # an actor ended or began to wait: its slot is free
+    pid: int = field(default_factory=os.getpid)
+
+    def path(self, name: str) -> str:
+        """What follows a lost answer of a tool, in a word: ``send_again``, or who is asked."""
+        tool = self.tools.get(name)
+        path = "person" if tool is None else paths.after_lost_answer(tool)
+        return tool.reconciler.name if path == "ask" and tool is not None and tool.reconciler is not None else path
 
 
 @dataclass(slots=True)
@@ -311,22 +321,24 @@ class Flow:
                 self.world.freed.set()
 
     def _say_resumed(self, step_id: str, name: str, *, read_only: bool) -> None:
-        history = self.history
-        repeated = [o.step_id for o in history.open_operations] + [s for s in history.begun if s not in self.effects]
+        history, world = self.history, self.world
+        sent_again = [o for o in history.open_operations if world.path(o.name) == "send_again"]
+        asked = [
+            Asked(operation_id=o.operation_id, step_id=o.step_id, answer=f"not known: {world.path(o.name)} is asked")
+            for o in history.open_operations if o not in sent_again
+        ]  # fmt: skip
+        repeated = [o.step_id for o in sent_again] + [s for s in history.begun if s not in self.effects]
         if self.claimed.died is not None and read_only and step_id not in repeated:
             repeated.append(step_id)
-        kept, again = history.kept, f", {len(repeated)} run again" if repeated else ""
-        self.write(
-            Record(
-                facts=(
-                    happenings.resumed(
-                        self.claim, self.world.clock.now(), self.world.worker,
-                        f"Resumed by worker {self.world.worker}: {kept} steps kept{again}, next: {name}.",
-                        kept=kept, repeated=repeated, next_step=name,
-                    ),
-                )
-            )
+        counted = [f"{history.kept} steps kept"]
+        counted += [f"{len(repeated)} run again"] if repeated else []
+        counted += [f"{len(asked)} to be found out"] if asked else []
+        message = f"Resumed by worker {world.pid}: {', '.join(counted)}, next: {name}."
+        fact = happenings.resumed(
+            self.claim, world.clock.now(), world.worker, message, kept=history.kept, asked=asked, repeated=repeated,
+            next_step=name,
         )  # fmt: skip
+        self.write(Record(facts=(fact,)))
 
     def _mismatch(
         self, step_id: str, was: StoredFact | StoredOperation, name: str, show: Callable[[bytes | None], str]

@@ -261,7 +261,7 @@ class Worker:
         claims = Claims(self._pool, self.incarnation, sorted(self._kinds))
         world = World(
             self.clock, self._threads, self.settings, self.heartbeat, claims, str(self.incarnation),
-            dict(self.app.signals),
+            dict(self.app.signals), dict(self.app.tools),
         )  # fmt: skip
         coroner = Coroner(self._pool, self.incarnation, lease=self.settings.lease)
         self.supervisor = Supervisor(

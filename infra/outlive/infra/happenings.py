@@ -12,6 +12,7 @@ from outlive.protocol.answers import Code
 from outlive.protocol.events import (
     ApprovalEvent,
     ApprovalStatus,
+    Asked,
     CommandEvent,
     NoteEvent,
     ResumedEvent,
@@ -131,6 +132,7 @@ def resumed(
     message: str,
     *,
     kept: int,
+    asked: Sequence[Asked] = (),
     repeated: Sequence[str] = (),
     next_step: str | None = None,
 ) -> Fact:
@@ -138,6 +140,6 @@ def resumed(
     seq = claim.number()
     event = ResumedEvent(
         seq=seq, task_id=claim.task_id, tenant=claim.tenant, at=at, message=message, worker=worker, epoch=claim.epoch,
-        steps_kept=kept, steps_repeated=list(repeated), next_step=next_step,
+        steps_kept=kept, operations=list(asked), steps_repeated=list(repeated), next_step=next_step,
     )  # fmt: skip
     return Fact(seq, "resumed", codec.encode(event))

@@ -9,6 +9,7 @@ record of that task is refused too.
 """
 
 import collections
+import itertools
 import operator
 import uuid
 from asyncio import Event, Future, get_running_loop, sleep
@@ -26,7 +27,10 @@ from outlive.infra.records import AnswerRow, AttemptRow, Claim, OperationRow, Re
 
 BATCH_MAX: Final = 200
 BATCH_MIN: Final = 8
+BATCH_BYTES: Final = 32 << 20
+"""Results in one statement; Postgres hangs up on a message of a gigabyte."""
 LINE_RECORDS: Final = 64
+LINE_BYTES: Final = 1 << 20
 
 _STATE_FIELDS: Final = tuple(f.name for f in fields(State))
 _columns: Final = operator.attrgetter(*_STATE_FIELDS)
@@ -56,16 +60,21 @@ class Refused(Exception):  # reason: a fact, named like the field's words
         self.detail = detail
 
 
+def _size(record: Record) -> int:
+    return sum(len(fact.body) for fact in record.facts if fact.body is not None)
+
+
 class Line:
     """One task's queue of records. Its actor alone hands in; a writer alone takes."""
 
-    __slots__ = ("_queue", "claim", "detail", "durable", "records", "since", "taken", "waiters")
+    __slots__ = ("_queue", "claim", "detail", "durable", "held", "records", "since", "taken", "waiters")
 
     def __init__(self, claim: Claim, queue: "Callable[[Line], None]") -> None:
         """Begin at the claim's version; `queue` asks for a writer."""
         self.claim = claim
         self.durable = claim.version  # version in the table
         self.records: list[Record] = []
+        self.held = 0  # bytes of results in them
         self.waiters: list[Future[bool]] = []
         self.taken = False  # queued for a writer, or with one
         self.since = 0.0
@@ -85,6 +94,7 @@ class Line:
             claim.applied = record.applied
         record.last_seq, record.total_steps = claim.last_seq, claim.steps
         self.records.append(record)
+        self.held += _size(record)
         if not self.taken:
             self._queue(self)
 
@@ -111,14 +121,24 @@ class Line:
         return await waiter
 
     async def room(self) -> None:
-        """Wait while too much is handed in and not durable: 64 records."""
-        if len(self.records) >= LINE_RECORDS:
+        """Wait while too much is handed in and not durable: 64 records, or 1 MiB of results."""
+        if len(self.records) >= LINE_RECORDS or self.held >= LINE_BYTES:
             await self.flushed()
 
     def take(self) -> "Batch":
-        """Move all that waits to a writer."""
+        """Move all that waits to a writer; of very much, the first part (then those who wait stay for the rest)."""
+        if self.held > BATCH_BYTES and len(self.records) > 1:
+            return self._take_part()
         batch = Batch(self, self.records, self.waiters)
-        self.records, self.waiters = [], []
+        self.records, self.waiters, self.held = [], [], 0
+        return batch
+
+    def _take_part(self) -> "Batch":
+        sizes = itertools.accumulate(_size(record) for record in self.records)
+        count = max(1, sum(size <= BATCH_BYTES for size in sizes))
+        batch = Batch(self, self.records[:count], [])
+        del self.records[:count]
+        self.held = sum(_size(record) for record in self.records)
         return batch
 
     def refuse(self, refusal: Refusal, detail: str, waiters: Iterable["Future[bool]"]) -> None:
@@ -319,7 +339,13 @@ class Journal:
 
     def _take(self) -> list[Batch]:
         most = max(BATCH_MIN, min(BATCH_MAX, (self._live() + 1) // 2))
-        return [self._queue.popleft().take() for _ in range(min(most, len(self._queue)))]
+        batches: list[Batch] = []
+        size = 0
+        while self._queue and len(batches) < most and size < BATCH_BYTES:
+            line = self._queue.popleft()
+            size += line.held
+            batches.append(line.take())
+        return batches
 
     async def _first(self) -> "Link":
         """Connect; a journal that is restarted in an outage waits for its end."""

@@ -424,12 +424,10 @@ class Relay:
         for row in rows:
             claim = Claim(**row)
             flow = self._flows.get(claim.key)
-            if flow is None or flow.claim.epoch < claim.epoch:
+            if flow is None or not flow.left:  # left long ago, and whoever should have told us has ended
                 flow = self._open(claim)
                 flow.wanted, flow.left = claim.last_seq, True
                 self._go_on(flow)
-            elif flow.claim.left:
-                self.left(flow.claim)  # its actor's end could not tell us
 
 
 def _of_message(claim: Claim, message: Mapping[str, Any]) -> Position:
