@@ -65,7 +65,7 @@ def _effects(ledger: OperationPage) -> Iterable[dict[str, Any]]:
             "started_at": one.started_at,
             "ended_at": one.ended_at,
             "attempts": one.attempts,
-            "bad_attempts": [each for each in ledger.attempts if _about(each, one)],
+            "bad_attempts": [each for each in ledger.attempts if _about(each, one) and each.error_class is not None],
             "words": [each for each in ledger.words if _about(each, one)],
         }
 
