@@ -46,7 +46,7 @@ async def rows(server: Server, query: str, *arguments: Any) -> list[asyncpg.Reco
         await connection.close()
 
 
-async def soon(condition: Callable[[], Awaitable[Any]], within: float = 10.0) -> Any:
+async def soon(condition: Callable[[], Awaitable[Any]], within: float = 30.0) -> Any:
     """Ask until it is true; gives it."""
     async with asyncio.timeout(within):
         while not (value := await condition()):  # noqa: ASYNC110  # a table tells no event
@@ -54,13 +54,13 @@ async def soon(condition: Callable[[], Awaitable[Any]], within: float = 10.0) ->
     return value
 
 
-async def row_soon(server: Server, query: str, *arguments: Any, within: float = 10.0) -> asyncpg.Record:
+async def row_soon(server: Server, query: str, *arguments: Any, within: float = 30.0) -> asyncpg.Record:
     """Wait for a row."""
     found: asyncpg.Record = (await soon(lambda: rows(server, query, *arguments), within))[0]
     return found
 
 
-async def status_soon(server: Server, task_id: str, status: str, within: float = 10.0) -> None:
+async def status_soon(server: Server, task_id: str, status: str, within: float = 30.0) -> None:
     """Wait until nobody holds the task and it is as expected."""
     query = "select 1 from task where task_id = $1 and status = $2 and owner is null"
     try:

@@ -65,6 +65,7 @@ async def story(task: Task) -> list[Any]:
 
 
 async def test_after_a_death_a_task_sees_what_it_saw_before_and_nothing_is_made_twice(shared: Server) -> None:
+    seen: list[tuple[str, str, str]] = []
     for n in range(3):
         async with dying(app, shared) as client:
             if n == 0:
@@ -72,12 +73,12 @@ async def test_after_a_death_a_task_sees_what_it_saw_before_and_nothing_is_made_
             await row_soon(shared, "select 1 from fact where task_id = 't' and status = 'waiting'")
             await asyncio.sleep(0.1)
         assert calls == ["a", "b", "c"]
-        seen = await _without_resumes(shared)
+        seen = await steps(shared, "t")
     async with serving(app, shared) as client:
         await client.signal("t", go, "x")
         result = await client.result("t", list[Any], 10)
     assert calls == ["a", "b", "c"]
-    assert (await _without_resumes(shared))[: len(seen)] == seen
+    assert (await steps(shared, "t"))[: len(seen)] == seen
     assert result[3:5] == ["A", "B"]
     assert result[8] == ["ValueError", "no c", "step 11: ValueError: no c"]
     assert result[9] == "x"
@@ -86,10 +87,6 @@ async def test_after_a_death_a_task_sees_what_it_saw_before_and_nothing_is_made_
     notes = [event["message"] for event in await events(shared, "t") if event["type"] == "note"]
     assert notes == ["begun", "half", "done"]
     assert await ledger(shared, "t") == [("6", "succeeded", 1)]
-
-
-async def _without_resumes(server: Server) -> list[tuple[str, str, str]]:
-    return await steps(server, "t")
 
 
 async def test_random_values_of_two_tasks_differ(shared: Server) -> None:

@@ -1,7 +1,7 @@
 """Pause, cancel, time limits of the function itself: what is in flight ends or is called unknown, nothing new begins."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -68,7 +68,7 @@ async def quick(name: str) -> str:
 
 
 @contextmanager
-def _swallow() -> Iterator[None]:
+def _swallow() -> Generator[None]:
     try:
         yield
     except BaseException as error:  # noqa: BLE001  # what users should not write, and do

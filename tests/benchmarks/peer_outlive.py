@@ -17,6 +17,7 @@ from outlive.actors import App, Client, Task
 from outlive.actors.console.interrupt import fast_loop
 from outlive.actors.worker import Worker
 from outlive.infra.bus import Bus
+from outlive.infra.questions import QuestionRefused
 from outlive.infra.settings import Settings
 from outlive.protocol import codec
 from outlive.protocol.events import StepEvent
@@ -96,11 +97,21 @@ class Orders:
 
     async def subscribe(self, task: str, steps: int) -> None:
         """Mark each step's progress event as it comes."""
+        await self._taken_in(task)
         async for event in self._client.handle(task).events():
             if isinstance(event, StepEvent):
                 harness.mark("q", task, event.step_id)
                 if int(event.step_id) >= steps:
                     return
+
+    async def _taken_in(self, task: str) -> None:
+        while True:
+            try:
+                await self._client.get(task)
+            except QuestionRefused:
+                await asyncio.sleep(0.005)
+            else:
+                return
 
     async def _send(self, tasks: Sequence[str], verb: str, fields: dict[str, Any]) -> None:
         tenant = self._client.tenant

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -360,7 +360,7 @@ async def read_progress(server: Server) -> dict[str, list[tuple[int, bytes]]]:
 
 
 @contextlib.contextmanager
-def frozen(pid: int) -> Iterator[None]:
+def frozen(pid: int) -> Generator[None]:
     """SIGSTOP a server with all its processes, and let it go on at the end."""
     server = psutil.Process(pid)
     processes = [server, *server.children(recursive=True)]

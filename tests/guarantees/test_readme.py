@@ -29,7 +29,7 @@ from tests.chaos.harness import ROOT, assert_progress_gapless, fetch, until, wai
 README: Final = (ROOT / "README.md").read_text("utf-8")
 OUTLIVE: Final = (sys.executable, "-m", "outlive.actors")
 FILES: Final = 1500
-MANY: Final = 5000
+MANY: Final = 15000
 TASK: Final = "todo-1"
 
 

@@ -48,7 +48,7 @@ async def _deaths(server: Server) -> int:
 async def test_under_load_tasks_go_on_elsewhere_at_once(shared: Server, service: FakeService) -> None:
     """Twenty tasks on a worker that gets SIGTERM: another has them well before a lease is over, and nothing failed."""
     async with WorkerProcess(shared, service=service) as leaving:
-        tasks = await submit_many(shared, "mixed", 20, {"seconds": 0.3})
+        tasks = await submit_many(shared, "mixed", 20, {"seconds": 1.5})
         await until(shared, "select count(*) = 20 from outlive.task where epoch = 1 and status = 'running'")
         async with WorkerProcess(shared, service=service):
             old = await fetch(shared, "select owner from outlive_store.task where owner is not null limit 1")
@@ -57,13 +57,13 @@ async def test_under_load_tasks_go_on_elsewhere_at_once(shared: Server, service:
             gone = (
                 "select count(*) = 0 from outlive_store.task where owner = $1 or (owner is null and ended_at is null)"
             )
-            await until(shared, gone, old[0]["owner"], within=3)
+            await until(shared, gone, old[0]["owner"], within=4)
             moved = time.monotonic() - begun
             assert await leaving.exited(within=5) == 0
             await wait_all_final(shared, tasks)
             await assert_progress_gapless(shared, tasks)
             await assert_effects_once(service, 100)
-            assert moved < 3.0
+            assert moved < 4.0, "a step's rest and a moment, not a lease"
     assert await _deaths(shared) == 0
     workers = await fetch(shared, "select * from outlive_store.worker where incarnation = $1", old[0]["owner"])
     assert not workers, "a worker that ended well has taken its leave"

@@ -49,7 +49,7 @@ async def _die(server: Server, worker: WorkerProcess, *, wave: int) -> tuple[lis
     return submitted, mine, time.time()
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(15, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(15, marks=pytest.mark.slow)])
 async def test_with_another_worker_alive(shared: Server, kills: int) -> None:
     times: list[float] = []
     async with WorkerProcess(shared) as one, WorkerProcess(shared) as other:

@@ -20,31 +20,25 @@ import msgspec
 import structlog
 
 from outlive.actors import context
-from outlive.actors.flow import Branch, Flow, Stopped, World, branch
-from outlive.actors.history import OPERATION, refused
+from outlive.actors.flow import Branch, Flow, Stopped, branch
+from outlive.actors.mailbox import Mailbox
 from outlive.actors.step import failure_of, fits, printable
 from outlive.actors.supervision import unwrap
 from outlive.actors.task import Restart, Task
-from outlive.actors.waiting import signal_value
+from outlive.actors.world import World
 from outlive.infra import happenings
 from outlive.infra.claims import Claimed, Mail
-from outlive.infra.clerk import answered, cancel_message, decided, ends_by_itself, read_command
+from outlive.infra.clerk import cancel_message, ends_by_itself
 from outlive.infra.journal import Line, Refused
-from outlive.infra.records import AnswerRow, Fact, Record, Said, State
+from outlive.infra.records import Fact, Record, State
 from outlive.protocol import codec, lifecycle
-from outlive.protocol.answers import Code
-from outlive.protocol.commands import AnyCommand, ChildEnded, Internal, Signal, Skip
 from outlive.protocol.errors import StepFailed, TaskCancelled, TaskFailed
-from outlive.protocol.events import StepStatus
 from outlive.protocol.operations import ErrorClass
 from outlive.protocol.task import Failure, Reason, ReasonCode, Status
 from outlive.protocol.tools import AnyKind
 
 Ending = Literal["ended", "left", "fenced", "crashed", "unstorable"]
 """Why an actor is gone: the task is final; let go (waiting, paused, drained); another owns it; its code raised."""
-
-LETTERS: Final = frozenset({"approve", "reject", "resolve"})
-"""Verbs of a person's word on one step."""
 
 STORED_ERRORS: Final = (StepFailed, TaskFailed, TaskCancelled)
 """Errors that are facts: the function would raise them again on every run, so it is not tried again."""
@@ -97,16 +91,12 @@ class Actor:
         self._kind = kind
         self._world = world
         self._crashes = crashes
-        self._status = Status(claimed.status)
-        self._cancelling = claimed.cancelling
-        self._cancelled_by: str | None = None
-        self._answered: dict[str, str] = {}  # who answered what was asked about a step
+        self._mailbox = Mailbox(self.flow)
         self._returned: Any = None
         self._raised: BaseException | None = None
         self._finished = asyncio.Event()
         self._over = False  # the function came to its own end: nothing was refused to it, nobody cut it short
         self._draining = False
-        self._deferred: list[Mail] = []  # came while it was decided whether the task is let go
 
     # --- the main flow
 
@@ -162,23 +152,22 @@ class Actor:
 
     def _recover(self) -> None:
         """Take in the mail that came before, and say that the task runs."""
-        if self._cancelling:
+        if self.flow.cancelling:
             self.flow.halt("cancel")
-        if self._status is Status.PAUSED:  # claimed because a question has run out of time
+        if self.flow.status is Status.PAUSED:  # claimed because a question has run out of time
             self._goes_on()
-        if self._status is Status.QUEUED:
-            self._status = Status.RUNNING
+        if self.flow.status is Status.QUEUED:
+            self.flow.status = Status.RUNNING
             started = happenings.status(self.claim, self._now(), Status.RUNNING, f"Started: {self._title()}.")
             self.flow.write(
                 Record(facts=(started,), state=State(status="running", code_version=self._kind.code_version))
             )
         mail, self.claimed.mail = self.claimed.mail, []
-        for letter in mail:  # seen before, and still of use; or new
-            (self._keep if letter.pos <= self.claim.applied else self._apply)(letter)
+        self._mailbox.recover(mail)
 
     def _goes_on(self) -> None:
         now, flow = self._now(), self.flow
-        self._status = Status.RUNNING
+        self.flow.status = Status.RUNNING
         flow.standing = tuple(
             reason for reason in flow.standing
             if reason.reason is not ReasonCode.THROTTLED or reason.until is None or reason.until > now
@@ -325,11 +314,11 @@ class Actor:
 
     async def _cancelled(self) -> Ending:
         effects = [(step_id, name, status) for step_id, (name, status) in self.flow.effects.items()]
-        return await self._final(Status.CANCELLED, cancel_message(self._cancelled_by, effects), None)
+        return await self._final(Status.CANCELLED, cancel_message(self.flow.cancelled_by, effects), None)
 
     async def _final(self, status: Status, message: str, body: bytes | None) -> Ending:
         now = self._now()
-        lifecycle.check_transition(self._status, status)
+        lifecycle.check_transition(self.flow.status, status)
         fact = happenings.status(self.claim, now, status, message[:2000], final=True, body=body)
         state = State(
             status=str(status), reasons=b"[]", waiting_for="", leave="always",
@@ -343,7 +332,7 @@ class Actor:
         now, reasons = self._now(), [*self.flow.standing, *self.flow.reasons]
         message = "; ".join(dict.fromkeys(reason.message or str(reason.reason) for reason in reasons))
         facts: tuple[Fact, ...] = ()
-        if self._status is not Status.PAUSED:
+        if self.flow.status is not Status.PAUSED:
             facts = (happenings.status(self.claim, now, Status.PAUSED, f"Paused: {message}", reasons=reasons),)
         state = State(status="paused", reasons=codec.encode(reasons), leave="always", due_at=ends_by_itself(reasons))
         await self.flow.depart(Record(facts=facts, state=state, attention=(Status.PAUSED, message, reasons, now)))
@@ -368,9 +357,9 @@ class Actor:
         if flow.needs_person:
             self._ask_person(record)
         left = await flow.depart(record)
-        deferred, self._deferred = self._deferred, []
+        deferred, self._mailbox.deferred = self._mailbox.deferred, []
         if not left:
-            if self._status is Status.PAUSED:
+            if self.flow.status is Status.PAUSED:
                 self._goes_on()
             self.deliver(deferred)
         return left
@@ -379,124 +368,17 @@ class Actor:
         """Nothing goes on until a person acts: the task is let go as paused."""
         now, reasons = self._now(), list(self.flow.standing)
         message = "; ".join(dict.fromkeys(reason.message or str(reason.reason) for reason in reasons))
-        self._status = Status.PAUSED
+        self.flow.status = Status.PAUSED
         record.facts = (happenings.status(self.claim, now, Status.PAUSED, f"Paused: {message}", reasons=reasons),)
         assert record.state is not None
         record.state.status, record.state.reasons = "paused", codec.encode(reasons)
         record.attention = (Status.PAUSED, message, reasons, now)
 
-    # --- commands
+    # --- told by the worker
 
     def deliver(self, letters: Sequence[Mail]) -> None:
         """Apply mail in its order; what was applied before is passed over."""
-        if self.flow.departing or self.claim.left:
-            self._deferred.extend(letters)  # if the task is let go, the table knows that nobody has seen it
-            return
-        try:
-            for letter in letters:
-                if letter.pos > self.claim.applied:
-                    self._apply(letter)
-        except Stopped:
-            return  # fenced: the next owner reads it
-
-    def _apply(self, letter: Mail) -> None:
-        now = self._now()
-        command = read_command(letter)
-        decision = self._decide(command, letter, now)
-        facts: tuple[Fact, ...] = ()
-        said: tuple[Said, ...] = ()
-        if not isinstance(command, ChildEnded):
-            facts = (
-                happenings.command(
-                    self.claim, now, letter.command_id, letter.verb, decision.code, decision.message, by=letter.by
-                ),
-            )
-            said = (Said(letter.command_id, decision.code, decision.message, now),)
-        reasons = codec.encode(list(decision.reasons)) if decision.reasons != self.flow.standing else None
-        state = State(cancelling=decision.cancelling or None, reasons=reasons, tell=decision.cancelling)
-        answer = decided(letter, decision, self._status)
-        self.flow.write(Record(facts=facts, answers=(answer,), state=state, applied=letter.pos, said=said))
-        if decision.ok:
-            self.flow.standing, self._cancelling = decision.reasons, decision.cancelling
-            self._obey(decision.stop, letter)
-            self._keep(letter)
-
-    def _decide(self, command: AnyCommand | Internal | str, letter: Mail, now: datetime) -> lifecycle.Decision:
-        if isinstance(command, str):
-            return self._invalid(command)
-        if isinstance(command, Signal) and (known := self._world.signals.get(command.name)) is not None:
-            try:
-                known.decode(signal_value(letter))
-            except codec.NotStorable as error:
-                return self._invalid(f"signal {command.name} takes another type: {error}. Nothing was changed.")
-        facts = lifecycle.Facts(
-            task_id=self.claim.task_id, status=self._status, reasons=self.flow.standing, owned=True, started=True,
-            cancelling=self._cancelling, step=self.flow.history.ended(letter.name or ""),
-            answered=self._answered.get(letter.name or "", ""),
-        )  # fmt: skip
-        return lifecycle.apply(facts, command, now=now)
-
-    def _invalid(self, message: str) -> lifecycle.Decision:
-        return lifecycle.Decision(
-            code=Code.INVALID,
-            message=message,
-            status=self._status,
-            reasons=self.flow.standing,
-            cancelling=self._cancelling,
-        )
-
-    def _obey(self, stop: lifecycle.Stop, letter: Mail) -> None:
-        if stop == "cancel":
-            self._cancelled_by = letter.by
-            self.flow.halt("cancel")
-        elif stop == "pause":
-            self.flow.halt("pause")
-        elif letter.verb == "resume":
-            self.flow.relent()
-
-    def _keep(self, letter: Mail) -> None:
-        """Put a signal or a child's end where the function looks for it."""
-        if letter.verb == "signal" and letter.name is not None:
-            self.flow.history.signals[letter.name].append(letter)
-            self.flow.signalled(letter.name)
-        elif letter.verb in {"retry", "skip"}:
-            self._settle(letter)
-        elif letter.verb in LETTERS and letter.name is not None:
-            self._answered[letter.name] = answered(letter.verb, letter.by, letter.at)
-            self.flow.history.letters[letter.name].append(letter)
-            self.flow.lettered(letter.name)
-        elif letter.verb == "child" and letter.name is not None:
-            self.flow.history.child_ends[letter.name] = letter
-            self.flow.child_ended(letter.name)
-
-    def _settle(self, letter: Mail) -> None:
-        """A person has a step tried again, or gives it a result: from here on the history says so."""
-        command, history = read_command(letter), self.flow.history
-        known = history.known(letter.name or "")
-        taken = (AnswerRow(letter.pos, taken=True),)
-        if known is None:
-            self.flow.write(Record(answers=taken))  # the function itself failed: it simply runs again
-            return
-        by = letter.by or "a person"
-        if isinstance(command, Skip):
-            body: bytes | None = codec.encode(command.result)
-            status: StepStatus = "completed"
-            message = f"{by} gave it this result: not run"
-        else:
-            body, status, message = None, "waiting", f"{by} has it tried again"
-        fact = happenings.step(
-            self.claim, self._now(), known.step_id, known.name, status, f"{known.name}: {message}", digest=known.digest,
-            attempt=known.attempt, body=body, inbox_pos=letter.pos,
-        )  # fmt: skip
-        state = self.flow.withdraw(known.step_id)
-        record = Record(facts=(fact,), answers=taken, steps=int(status == "completed"), state=state)
-        asked = history.operations.get((known.step_id, OPERATION))
-        if status == "completed" and asked is not None and asked.status == "awaiting_approval":
-            record.operations = (refused(asked, self._now()),)  # it will never be sent
-        self.flow.write(record)
-        history.replace(known._replace(seq=fact.seq, status=status, body=body))
-
-    # --- told by the worker
+        self._mailbox.deliver(letters)
 
     def drain(self) -> None:
         """Begin nothing more and hand the task back."""

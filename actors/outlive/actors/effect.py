@@ -299,6 +299,7 @@ class Effect(ToolStep[R]):
 
     async def _ask_the_world(self, lost: Lost) -> Found[R] | None:
         asked = 0
+        sure = lost.deadline + timedelta(seconds=self.tool.settle or 0)  # from then on a "no" counts
         while True:
             began = self.flow.world.clock.now()
             outcome = await self._reconcile(lost)
@@ -316,7 +317,7 @@ class Effect(ToolStep[R]):
                     return await self._ask_a_person(
                         lost, f"{self._reconciler} finds nothing, and no settle time says from when on that counts"
                     )
-                case "did_not_happen" if began >= (sure := lost.deadline + timedelta(seconds=self.tool.settle or 0)):
+                case "did_not_happen" if began >= sure:
                     self._tell(f"{self._title()}: asked {self._reconciler}, it did not happen. Sent again.")
                     return None
                 case "did_not_happen":

@@ -10,29 +10,24 @@ Rules that hold here:
 """
 
 import asyncio
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from random import Random
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 from outlive.actors.history import OPERATION, History, call_text
-from outlive.actors.threads import Threads
+from outlive.actors.world import World
 from outlive.infra import happenings
-from outlive.infra.claims import Claimed, Claims, Mail, StoredFact, StoredOperation
+from outlive.infra.claims import Claimed, Mail, StoredFact, StoredOperation
 from outlive.infra.clerk import read_reasons
-from outlive.infra.clock import Clock
 from outlive.infra.journal import Line, Refused
-from outlive.infra.liveness import Heartbeat
 from outlive.infra.records import Fact, Record, State
-from outlive.infra.settings import Settings
-from outlive.protocol import codec, paths, steps
+from outlive.protocol import codec, steps
 from outlive.protocol.events import Asked
-from outlive.protocol.task import Reason, ReasonCode
-from outlive.protocol.tools import AnyKind, AnyTool, Signal
+from outlive.protocol.task import Reason, ReasonCode, Status
+from outlive.protocol.tools import AnyKind
 
 Stop = Literal["", "leave", "ended", "pause", "drain", "cancel", "unstorable", "fenced"]
 """Why no step begins any more, a later one outranks an earlier one. ``leave`` is a wish only: steps go on until it is
@@ -48,29 +43,6 @@ class Stopped(asyncio.CancelledError):
 
 class Misplaced(RuntimeError):
     """A step was called from an asyncio task that the durable function does not own, so it has no stable place."""
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """What the actors of one worker share."""
-
-    clock: Clock
-    threads: Threads
-    settings: Settings
-    heartbeat: Heartbeat
-    claims: Claims
-    worker: str
-    signals: Mapping[str, Signal[Any]] = field(default_factory=dict[str, Signal[Any]])
-    tools: Mapping[str, AnyTool] = field(default_factory=dict[str, AnyTool])
-    random: Random = field(default_factory=Random)
-    freed: asyncio.Event = field(default_factory=asyncio.Event)  # an actor ended or began to wait: its slot is free
-    pid: int = field(default_factory=os.getpid)
-
-    def path(self, name: str) -> str:
-        """What follows a lost answer of a tool, in a word: ``send_again``, or who is asked."""
-        tool = self.tools.get(name)
-        path = "person" if tool is None else paths.after_lost_answer(tool)
-        return tool.reconciler.name if path == "ask" and tool is not None and tool.reconciler is not None else path
 
 
 @dataclass(slots=True)
@@ -107,6 +79,9 @@ class Flow:
         self.history = History(claimed)
         self.run = claimed.run
         self.reasons: tuple[Reason, ...] = ()  # found by this incarnation, to be written with the pause
+        self.status = Status(claimed.status)
+        self.cancelling = claimed.cancelling
+        self.cancelled_by: str | None = None
         self.standing: tuple[Reason, ...] = read_reasons(claimed.reasons)  # in the task's row
         self.effects: dict[str, tuple[str, str]] = {
             operation.step_id: (operation.name, operation.status) for operation in self.history.operations.values()

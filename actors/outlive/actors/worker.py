@@ -22,11 +22,11 @@ import msgspec
 import structlog
 
 from outlive.actors.app import App
-from outlive.actors.flow import World
 from outlive.actors.supervision import ChildSpec, rest_for_one, unwrap
 from outlive.actors.supervisor import Supervisor
 from outlive.actors.threads import Threads
 from outlive.actors.watchdog import Watchdog
+from outlive.actors.world import World
 from outlive.infra import embedded, migrate, sql, streams
 from outlive.infra.admission import Wake
 from outlive.infra.announcer import Announcer

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -124,7 +123,7 @@ class Replan:
 async def synchronise(clock: Clock, connection: asyncpg.Connection) -> None:
     """Let the clock observe the database's time (one round trip)."""
     sent = clock.boottime()
-    database_time: datetime = await connection.fetchval("select outlive.clock()")
+    database_time: Any = await connection.fetchval("select outlive.clock()")
     clock.observe(database_time, sent, clock.boottime())
 
 
@@ -199,7 +198,7 @@ class Pool:
 
     async def _borrow(self) -> asyncpg.Connection:
         try:
-            connection: asyncpg.Connection = await self._pool.acquire(timeout=self._wait)
+            connection: Any = await self._pool.acquire(timeout=self._wait)
         except TimeoutError as error:
             if self._pool.get_size() < self._size or self._pool.get_idle_size():
                 raise

@@ -70,8 +70,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Largest encoded input of a task, or value of a signal."""
     result_limit: Count = 16 * _KIB * _KIB
     """Largest encoded result of a step or task."""
-    resend_horizon_days: Count = 365
-    """How long a command's id is remembered: a client may resend until then."""
     command_retention_hours: Count = 24
     """How long the command stream keeps what was taken in."""
     progress_max_age_days: Count = 365

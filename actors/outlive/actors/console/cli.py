@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = MappingProxyType(
     {
         "Run": {
-            "demo": Entry("demo:demo", "See a real audit survive the death of its worker."),
+            "demo": Entry("demo:demo", "See a real audit survive two crashes and a lost answer."),
             "up": Entry("up:up", "Start everything for an app: servers and workers."),
             "run": Entry("run:run", "Run one task to its end, with all it needs."),
             "worker": Entry("worker:worker", "Run one worker for an app."),
@@ -40,7 +40,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = MappingProxyType(
             "show": Entry("tasks:show", "Show all that is known of a task."),
             "why": Entry("tasks:why", "Say why a task is where it is, and what happens next."),
             "receipt": Entry("receipt:receipt", "Show what a task did to the world."),
-            "export": Entry("export:export", "Write all that is stored of a task, one JSON object a line."),
+            "export": Entry("export:export", "Write all that is stored of a task."),
             "waiting": Entry("tasks:waiting", "List the tasks that wait for a person, with the command to type."),
         },
         "Steer": {
@@ -56,7 +56,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = MappingProxyType(
         },
         "Operate": {
             "health": Entry("operate:health", "Show living workers and what lags behind."),
-            "stats": Entry("stats:stats", "Show how each tool fared: ends, attempts, waits, errors."),
+            "stats": Entry("stats:stats", "Show how each tool fared."),
             "doctor": Entry("operate:doctor", "Check servers, schema, streams and workers; say how to mend each."),
             "migrate": Entry("operate:migrate", "Bring the database to this version's schema."),
             "dead-letters": Entry("letters:dead_letters", "See and settle messages that could not be read."),

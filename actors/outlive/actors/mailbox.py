@@ -1,0 +1,148 @@
+"""The mailbox of an actor: commands to its task, applied in the order of the inbox while its function runs.
+
+What a command does is decided by the pure `lifecycle.apply`, as for the clerk; here its answer and its event become
+part of the task's own line of records, and what it leaves for the function is put where the function looks for it.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from outlive.actors.flow import Flow, Stopped
+from outlive.actors.history import OPERATION, refused
+from outlive.actors.waiting import signal_value
+from outlive.infra import happenings
+from outlive.infra.claims import Mail
+from outlive.infra.clerk import answered, decided, read_command
+from outlive.infra.records import AnswerRow, Fact, Record, Said, State
+from outlive.protocol import codec, lifecycle
+from outlive.protocol.answers import Code
+from outlive.protocol.commands import AnyCommand, ChildEnded, Internal, Signal, Skip
+from outlive.protocol.events import StepStatus
+
+LETTERS: Final = frozenset({"approve", "reject", "resolve"})
+"""Verbs of a person's word on one step."""
+
+
+class Mailbox:
+    """Reads a task's mail for its actor."""
+
+    def __init__(self, flow: Flow) -> None:
+        """Apply what comes to this flow."""
+        self.deferred: list[Mail] = []  # came while it was decided whether the task is let go
+        self._flow = flow
+        self._answered: dict[str, str] = {}  # who answered what was asked about a step
+
+    def recover(self, letters: Sequence[Mail]) -> None:
+        """Take in what was loaded with the task: seen before and still of use, or new."""
+        for letter in letters:
+            (self._keep if letter.pos <= self._flow.claim.applied else self._apply)(letter)
+
+    def deliver(self, letters: Sequence[Mail]) -> None:
+        """Apply mail in its order; what was applied before is passed over."""
+        if self._flow.departing or self._flow.claim.left:
+            self.deferred.extend(letters)  # if the task is let go, the table knows that nobody has seen it
+            return
+        try:
+            for letter in letters:
+                if letter.pos > self._flow.claim.applied:
+                    self._apply(letter)
+        except Stopped:
+            return  # fenced: the next owner reads it
+
+    def _apply(self, letter: Mail) -> None:
+        now = self._flow.world.clock.now()
+        command = read_command(letter)
+        decision = self._decide(command, letter, now)
+        facts: tuple[Fact, ...] = ()
+        said: tuple[Said, ...] = ()
+        if not isinstance(command, ChildEnded):
+            facts = (
+                happenings.command(
+                    self._flow.claim, now, letter.command_id, letter.verb, decision.code, decision.message, by=letter.by
+                ),
+            )
+            said = (Said(letter.command_id, decision.code, decision.message, now),)
+        reasons = codec.encode(list(decision.reasons)) if decision.reasons != self._flow.standing else None
+        state = State(cancelling=decision.cancelling or None, reasons=reasons, tell=decision.cancelling)
+        answer = decided(letter, decision, self._flow.status)
+        self._flow.write(Record(facts=facts, answers=(answer,), state=state, applied=letter.pos, said=said))
+        if decision.ok:
+            self._flow.standing, self._flow.cancelling = decision.reasons, decision.cancelling
+            self._obey(decision.stop, letter)
+            self._keep(letter)
+
+    def _decide(self, command: AnyCommand | Internal | str, letter: Mail, now: datetime) -> lifecycle.Decision:
+        if isinstance(command, str):
+            return self._invalid(command)
+        if isinstance(command, Signal) and (known := self._flow.world.signals.get(command.name)) is not None:
+            try:
+                known.decode(signal_value(letter))
+            except codec.NotStorable as error:
+                return self._invalid(f"signal {command.name} takes another type: {error}. Nothing was changed.")
+        facts = lifecycle.Facts(
+            task_id=self._flow.claim.task_id, status=self._flow.status, reasons=self._flow.standing, owned=True, started=True,
+            cancelling=self._flow.cancelling, step=self._flow.history.ended(letter.name or ""),
+            answered=self._answered.get(letter.name or "", ""),
+        )  # fmt: skip
+        return lifecycle.apply(facts, command, now=now)
+
+    def _invalid(self, message: str) -> lifecycle.Decision:
+        return lifecycle.Decision(
+            code=Code.INVALID,
+            message=message,
+            status=self._flow.status,
+            reasons=self._flow.standing,
+            cancelling=self._flow.cancelling,
+        )
+
+    def _obey(self, stop: lifecycle.Stop, letter: Mail) -> None:
+        if stop == "cancel":
+            self._flow.cancelled_by = letter.by
+            self._flow.halt("cancel")
+        elif stop == "pause":
+            self._flow.halt("pause")
+        elif letter.verb == "resume":
+            self._flow.relent()
+
+    def _keep(self, letter: Mail) -> None:
+        """Put a signal or a child's end where the function looks for it."""
+        if letter.verb == "signal" and letter.name is not None:
+            self._flow.history.signals[letter.name].append(letter)
+            self._flow.signalled(letter.name)
+        elif letter.verb in {"retry", "skip"}:
+            self._settle(letter)
+        elif letter.verb in LETTERS and letter.name is not None:
+            self._answered[letter.name] = answered(letter.verb, letter.by, letter.at)
+            self._flow.history.letters[letter.name].append(letter)
+            self._flow.lettered(letter.name)
+        elif letter.verb == "child" and letter.name is not None:
+            self._flow.history.child_ends[letter.name] = letter
+            self._flow.child_ended(letter.name)
+
+    def _settle(self, letter: Mail) -> None:
+        """A person has a step tried again, or gives it a result: from here on the history says so."""
+        command, history = read_command(letter), self._flow.history
+        known = history.known(letter.name or "")
+        taken = (AnswerRow(letter.pos, taken=True),)
+        if known is None:
+            self._flow.write(Record(answers=taken))  # the function itself failed: it simply runs again
+            return
+        by = letter.by or "a person"
+        if isinstance(command, Skip):
+            body: bytes | None = codec.encode(command.result)
+            status: StepStatus = "completed"
+            message = f"{by} gave it this result: not run"
+        else:
+            body, status, message = None, "waiting", f"{by} has it tried again"
+        fact = happenings.step(
+            self._flow.claim, self._flow.world.clock.now(), known.step_id, known.name, status, f"{known.name}: {message}", digest=known.digest,
+            attempt=known.attempt, body=body, inbox_pos=letter.pos,
+        )  # fmt: skip
+        state = self._flow.withdraw(known.step_id)
+        record = Record(facts=(fact,), answers=taken, steps=int(status == "completed"), state=state)
+        asked = history.operations.get((known.step_id, OPERATION))
+        if status == "completed" and asked is not None and asked.status == "awaiting_approval":
+            record.operations = (refused(asked, self._flow.world.clock.now()),)  # it will never be sent
+        self._flow.write(record)
+        history.replace(known._replace(seq=fact.seq, status=status, body=body))
