@@ -133,24 +133,24 @@ def test_leaving_a_watch_leaves_the_task_alone(here: Installation) -> None:
 
 
 def test_a_killed_worker_is_replaced_and_its_task_goes_on(here: Installation) -> None:
-    here.run("submit", "count", "steps:=40", "seconds:=0.05", "--task-id", "long-1")
+    here.run("submit", "count", "steps:=150", "seconds:=0.05", "--task-id", "long-1")
     until(lambda: here.ask("show", "long-1")["task"]["done"]["count"] > 2)
     killed = here.ask("chaos", "kill", "worker", "long-1")
     assert killed["ok"]
     lines = here.stream("watch", "long-1")
-    assert lines[-1]["result"] == 820
+    assert lines[-1]["result"] == 11325
     assert any(line["type"] == "resumed" for line in lines)
     here.wait_for_log(f"worker {killed['pid']} was killed by SIGKILL; started again")
     until(lambda: len(here.ask("health")["workers"]) == WORKERS)
 
 
 def test_a_killed_actor_goes_on_in_its_worker(here: Installation) -> None:
-    here.run("submit", "count", "steps:=40", "seconds:=0.05", "--task-id", "long-2")
+    here.run("submit", "count", "steps:=150", "seconds:=0.05", "--task-id", "long-2")
     until(lambda: here.ask("show", "long-2")["task"]["done"]["count"] > 2)
     before = here.ask("show", "long-2")["task"]["owner"]
     assert "the actor of task long-2" in here.run("chaos", "kill", "actor", "long-2").stdout
     lines = here.stream("watch", "long-2")
-    assert lines[-1]["result"] == 820
+    assert lines[-1]["result"] == 11325
     assert [line["worker"] for line in lines if line["type"] == "resumed"] == [before]
     assert "no worker holds task long-2" in here.run("chaos", "kill", "actor", "long-2", code=1).stderr
 

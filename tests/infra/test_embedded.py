@@ -250,13 +250,21 @@ def test_binaries_in_a_private_folder_are_copied_for_the_server_user(
         shutil.rmtree(cache, ignore_errors=True)
 
 
+def _importable() -> str:
+    roots = [str(OWNER.parents[2] / root) for root in ("actors", "infra", "protocol")]
+    return os.pathsep.join([sysconfig.get_path("purelib"), *roots])
+
+
 def someone() -> tuple[str, int, int] | None:
     """An interpreter that an unprivileged user can run, and that user."""
     entry = pwd.getpwnam("nobody")
     for python in (sys.executable, shutil.which(f"python3.{sys.version_info.minor}", path="/usr/bin:/usr/local/bin")):
         if python and os.geteuid() == 0:
             try:
-                subprocess.run([python, "-c", ""], user=entry.pw_uid, check=True, cwd="/")
+                subprocess.run(
+                    [python, "-c", "import asyncpg, outlive.infra.embedded"],
+                    user=entry.pw_uid, check=True, cwd="/", env={"PYTHONPATH": _importable()}, capture_output=True,
+                )  # fmt: skip
             except (OSError, subprocess.CalledProcessError):
                 continue
             return python, entry.pw_uid, entry.pw_gid
@@ -269,11 +277,10 @@ async def test_without_root_it_works_the_same() -> None:
     home = Path(os.environ.get("TMPDIR", "/tmp")) / f"outlive-other-{os.getpid()}"  # noqa: S108  # the other's own
     home.mkdir()
     os.chown(home, uid, gid)
-    roots = [str(OWNER.parents[2] / root) for root in ("actors", "infra", "protocol")]
     environment = {
         "HOME": str(home),
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": os.pathsep.join([sysconfig.get_path("purelib"), *roots]),
+        "PYTHONPATH": _importable(),
         "OUTLIVE_NATS_BIN": str(await anyio.to_thread.run_sync(binaries.nats_server)),
     }
     try:
