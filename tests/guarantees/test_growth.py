@@ -1,6 +1,7 @@
 """A task may be long and many may wait: the last step costs what the first did, and who waits costs a row."""
 
 import asyncio
+import gc
 import itertools
 import statistics
 import time
@@ -10,7 +11,9 @@ from typing import Any, Final
 import psutil
 import pytest
 
+from outlive.actors.flow import Flow
 from outlive.actors.testing import Server
+from outlive.actors.worker import Worker
 from outlive.infra.bus import Bus
 from outlive.protocol import codec
 from tests.chaos.harness import (
@@ -20,6 +23,7 @@ from tests.chaos.harness import (
     submit_many,
     wait_all_final,
 )
+from tests.guarantees.growing import app
 
 GROWING: Final = "tests.guarantees.growing:app"
 PAYLOAD: Final = 1000
@@ -107,6 +111,27 @@ async def test_who_waits_leaves_memory_and_comes_back(shared: Server, tasks: int
         [(seconds,)] = [tuple(row) for row in await fetch(shared, WOKEN, "status")]
         print(f"all ended {seconds:.1f} s after the first signal")
         await assert_progress_gapless(shared, names)
+
+
+async def test_what_is_let_go_or_has_ended_is_freed_at_once(shared: Server) -> None:
+    """Nothing is left for the garbage collector, whose pauses would grow with the number of tasks."""
+    gc.disable()
+    try:
+        async with Worker(app, shared.with_settings(linger=0.0).settings):
+            names = await submit_many(shared, "wait", 20)
+            await _waiting(shared, len(names), owned=0)
+            await _nothing_left(Flow)
+            await _signal(shared, names)
+            await wait_all_final(shared, names)
+            await _nothing_left(Flow)
+    finally:
+        gc.enable()
+
+
+async def _nothing_left(kind: type) -> None:
+    async with asyncio.timeout(5):  # its last events are on their way
+        while any(isinstance(each, kind) for each in gc.get_objects()):  # noqa: ASYNC110  # memory tells no asyncio.Event
+            await asyncio.sleep(0.1)
 
 
 async def _warm(server: Server) -> None:

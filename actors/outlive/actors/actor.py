@@ -118,6 +118,8 @@ class Actor:
                     return ending
         except (Refused, Stopped):
             return "unstorable" if self.claim.refused == "unstorable" else "fenced"
+        finally:
+            self._raised = None  # its traceback leads back to this actor: without it memory is freed at once
 
     async def stand_by(self, turn: Callable[[], Awaitable[Any]]) -> bool:
         """Wait for a turn before `run`. False: told to stop meanwhile, it is not our turn."""
@@ -189,6 +191,7 @@ class Actor:
         except BaseException as error:  # noqa: BLE001  # judged in _conclude
             self._raised = error
         finally:
+            branch.get().owner = None  # the context of this asyncio task leads back to it
             self._finished.set()
             self.flow.news.set()
 

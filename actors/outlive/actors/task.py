@@ -157,6 +157,8 @@ class Task:
                 results[number] = await awaitable
             except (Exception, Stopped, Restart) as error:  # noqa: BLE001  # raised below; what is in flight beside it may end
                 errors[number] = error
+            finally:
+                branch.get().owner = None  # the context of this asyncio task leads back to it
 
         async with anyio.create_task_group() as group:
             for number, awaitable in enumerate(branches):

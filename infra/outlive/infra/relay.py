@@ -235,6 +235,7 @@ class Relay:
 
     def _close(self, flow: _Flow) -> None:
         flow.closed = True
+        del flow.done  # leads back to the flow: without it memory is freed at once
         del self._flows[flow.claim.key]
 
     def _go_on(self, flow: _Flow) -> None:

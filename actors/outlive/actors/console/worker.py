@@ -1,6 +1,7 @@
 """``worker``: one worker in the foreground."""
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -74,6 +75,7 @@ async def _serve(app: App, settings: Settings, asked: interrupt.Interrupt, *, ch
     async with anyio.create_task_group() as group:
         async with Worker(app, settings, watchdog=True) as served:
             asked.first = served.stop
+            gc.freeze()  # what is loaded by now stays: the collector looks at it no more
             if not (settings.nats_url and settings.postgres_dsn):
                 group.start_soon(_watch_servers, settings)
             if chaos:
