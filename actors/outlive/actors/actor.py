@@ -316,7 +316,7 @@ class Actor:
         return await self._final(Status.FAILED, f"Failed: {message}", codec.encode(failure))
 
     async def _cancelled(self) -> Ending:
-        effects = [(step_id, name, status) for step_id, (name, status) in self.flow.effects.items()]
+        effects = [(step_id, name, status) for (step_id, _), (name, status) in self.flow.effects.items()]
         return await self._final(Status.CANCELLED, cancel_message(self.flow.cancelled_by, effects), None)
 
     async def _final(self, status: Status, message: str, body: bytes | None) -> Ending:

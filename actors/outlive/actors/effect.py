@@ -15,14 +15,13 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
 from outlive.actors.flow import Flow
-from outlive.actors.history import OPERATION
 from outlive.actors.reactions import IfNot, Reaction, Retry, Unknown
 from outlive.actors.step import ToolStep, failure_of, given_up
 from outlive.infra import happenings
 from outlive.infra.claims import Mail
 from outlive.infra.clerk import read_command
 from outlive.infra.records import AnswerRow, AttemptRow, Fact, OperationRow, Record
-from outlive.protocol import backoff, codec, paths
+from outlive.protocol import backoff, codec, keys, paths
 from outlive.protocol.commands import Approve, Reject, Resolve
 from outlive.protocol.errors import StepFailed
 from outlive.protocol.operations import ErrorClass, Outcome
@@ -59,12 +58,13 @@ class Lost:
 class Effect(ToolStep[R]):
     """A tool call that is not read-only."""
 
-    __slots__ = ("_if_not", "_letter", "_looked_up", "_lost")
+    __slots__ = ("_if_not", "_letter", "_looked_back", "_looked_up", "_lost")
 
     def __init__(self, flow: Flow, step_id: str, tool: AnyTool, bound: dict[str, Any]) -> None:
         """See `ToolStep`."""
         super().__init__(flow, step_id, tool, bound)
         self._lost: Lost | None = None
+        self._looked_back = False  # at what another incarnation left open
         self._looked_up = False
         self._letter: Mail | None = None  # the yes that the next intent uses up
         self._if_not: tuple[IfNot, str] | None = None  # what follows a lost attempt that did not happen
@@ -102,13 +102,14 @@ class Effect(ToolStep[R]):
 
     def _left_open(self) -> Lost | None:
         """Look for an attempt that began in another incarnation, and record that it was lost with its worker."""
-        before = self.flow.history.operations.pop((self.step_id, OPERATION), None)
-        if before is None or before.status not in _UNDECIDED:
+        before = self.flow.history.latest(self.step_id)
+        if self._looked_back or before is None or before.status not in _UNDECIDED:
             return None
+        self._looked_back = True
         deadline = before.started_at + timedelta(seconds=self.tool.timeout)
         if before.status == "started":
             row = AttemptRow(
-                self.step_id, OPERATION, before.attempt, before.worker, before.started_at, None, ErrorClass.TIMEOUT,
+                self.step_id, self.operation_id, before.attempt, before.worker, before.started_at, None, ErrorClass.TIMEOUT,
                 "its worker ended before the outcome was recorded",
             )  # fmt: skip
             self.attempt = before.attempt
@@ -122,7 +123,9 @@ class Effect(ToolStep[R]):
         """Where keys are forgotten, know when the first attempt began, in whatever worker that was."""
         if self.tool.key_ttl is not None and not self._looked_up:
             claim = self.flow.claim
-            first = await self.flow.world.claims.first_attempt(claim.tenant, claim.task_id, self.step_id)
+            first = await self.flow.world.claims.first_attempt(
+                claim.tenant, claim.task_id, self.step_id, self.operation_id
+            )
             self._looked_up = True
             self._first_began = first or self._first_began
 
@@ -273,7 +276,7 @@ class Effect(ToolStep[R]):
 
     def _settle(self, status: str) -> None:
         """Remember what an end of the task will say of this effect."""
-        self.flow.effects[self.step_id] = (self.tool.name, status)
+        self.flow.effects[self.step_id, self.operation_id] = (self.tool.name, status)
 
     def _record_unknown(self, attempts: tuple[AttemptRow, ...], message: str) -> None:
         self._settle("unknown")
@@ -427,7 +430,7 @@ class Effect(ToolStep[R]):
 
     @property
     def _named(self) -> str:
-        return f"{self.flow.claim.task_id} {self.step_id}"
+        return f"{self.flow.claim.task_id} {keys.short(self.step_id, self.operation_id)}"
 
     @property
     def _reconciler(self) -> str:
@@ -437,13 +440,13 @@ class Effect(ToolStep[R]):
     def _reason(self, code: ReasonCode, do: str, message: str, until: datetime | None) -> Reason:
         return Reason(
             reason=code, since=self.flow.world.clock.now(), do=do, message=message, step_id=self.step_id,
-            operation_id=OPERATION, until=until, digest=self.digest.hex(),
+            operation_id=self.operation_id, until=until, digest=self.digest.hex(),
         )  # fmt: skip
 
     def _approval(self, status: Any, message: str, letter: Mail | None = None) -> Fact:
         by = letter.by if letter is not None else None
         return happenings.approval(
-            self.flow.claim, self.flow.world.clock.now(), self.step_id, OPERATION, status, message, by=by
+            self.flow.claim, self.flow.world.clock.now(), self.step_id, self.operation_id, status, message, by=by
         )
 
 

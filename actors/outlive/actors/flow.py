@@ -83,8 +83,8 @@ class Flow:
         self.cancelling = claimed.cancelling
         self.cancelled_by: str | None = None
         self.standing: tuple[Reason, ...] = read_reasons(claimed.reasons)  # in the task's row
-        self.effects: dict[str, tuple[str, str]] = {
-            operation.step_id: (operation.name, operation.status) for operation in self.history.operations.values()
+        self.effects: dict[tuple[str, str], tuple[str, str]] = {  # by step and operation
+            key: (operation.name, operation.status) for key, operation in self.history.operations.items()
         }
         self.stop: Stop = ""
         self.struck = False  # a step was refused because of `stop`: the function cannot go on in this incarnation
@@ -302,7 +302,7 @@ class Flow:
             Asked(operation_id=o.operation_id, step_id=o.step_id, answer=f"not known: {world.path(o.name)} is asked")
             for o in history.open_operations if o not in sent_again
         ]  # fmt: skip
-        repeated = [o.step_id for o in sent_again] + [s for s in history.begun if s not in self.effects]
+        repeated = [o.step_id for o in sent_again] + [s for s in history.begun if history.latest(s) is None]
         if self.claimed.died is not None and read_only and step_id not in repeated:
             repeated.append(step_id)
         counted = [f"{history.kept} steps kept"]
@@ -488,7 +488,7 @@ class Flow:
 
 
 def _same(one: Reason, other: Reason) -> bool:
-    return (one.reason, one.step_id) == (other.reason, other.step_id)
+    return (one.reason, one.step_id, one.operation_id) == (other.reason, other.step_id, other.operation_id)
 
 
 def _ring(event: "asyncio.Future[bool]") -> None:

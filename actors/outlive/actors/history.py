@@ -18,7 +18,7 @@ DONE = frozenset({"completed", "failed", "unknown"})
 """How a step ends for the function; an unknown one was given up by it."""
 
 OPERATION: Final = "1"
-"""An operation's id is its number within the step."""
+"""An operation's id is its number within the step; the first one carries what the code calls, later ones a person's word."""
 
 
 def call_text(name: str, arguments: bytes, order: Sequence[str] = ()) -> str:
@@ -32,7 +32,18 @@ def call_text(name: str, arguments: bytes, order: Sequence[str] = ()) -> str:
 class History:
     """The current run's facts, ledger and untaken mail."""
 
-    __slots__ = ("_attempts", "begun", "child_ends", "done", "letters", "operations", "signals", "unvisited", "waits")
+    __slots__ = (
+        "_attempts",
+        "_latest",
+        "begun",
+        "child_ends",
+        "done",
+        "letters",
+        "operations",
+        "signals",
+        "unvisited",
+        "waits",
+    )
 
     def __init__(self, claimed: Claimed) -> None:
         """Sort what was loaded."""
@@ -42,7 +53,8 @@ class History:
         self.operations: dict[tuple[str, str], StoredOperation] = {
             (operation.step_id, operation.operation_id): operation for operation in claimed.operations
         }
-        self._attempts: dict[str, StoredAttempt] = {}
+        self._latest: dict[str, StoredOperation] = {}
+        self._attempts: dict[tuple[str, str], StoredAttempt] = {}
         self.signals: defaultdict[str, deque[Mail]] = defaultdict(deque)
         self.child_ends: dict[str, Mail] = {}
         self.letters: defaultdict[str, deque[Mail]] = defaultdict(deque)  # a person's word on a step, by step id
@@ -52,8 +64,10 @@ class History:
             for step_id, fact in (*self.done.items(), *self.waits.items(), *self.begun.items())
             if fact.type == "step"
         }
+        for operation in sorted(claimed.operations, key=_number):
+            self._latest[operation.step_id] = operation
         for attempt in claimed.attempts:
-            self._attempts[attempt.step_id] = attempt  # in order: the last one stays
+            self._attempts[attempt.step_id, attempt.operation_id] = attempt  # in order: the last one stays
 
     def _sort(self, facts: Iterable[StoredFact]) -> None:
         for fact in facts:
@@ -96,19 +110,25 @@ class History:
     @property
     def open_operations(self) -> list[StoredOperation]:
         """Operations that were begun and are not known to have ended; their steps run again."""
-        return [
-            o for o in self.operations.values() if o.status in {"started", "unknown"} and o.step_id not in self.done
-        ]
+        return [o for o in self._latest.values() if o.status in {"started", "unknown"} and o.step_id not in self.done]
 
-    def attempt(self, step_id: str) -> tuple[int, datetime | None]:
-        """The number of the last attempt that ended badly (0: none), and until when its step waits."""
-        last = self._attempts.get(step_id)
+    def latest(self, step_id: str) -> StoredOperation | None:
+        """A step's operation with the greatest number: what is, or was last, to be sent."""
+        return self._latest.get(step_id)
+
+    def attempt(self, step_id: str, operation_id: str) -> tuple[int, datetime | None]:
+        """The number of an operation's last attempt that ended badly (0: none), and until when its step waits."""
+        last = self._attempts.get((step_id, operation_id))
         return (last.attempt, last.wait_until) if last is not None else (0, None)
 
     def begin_run(self) -> None:
         """Forget the steps of the run that has ended; mail that nobody took stays."""
         self.done, self.waits, self.begun = {}, {}, {}
         self.unvisited.clear()
+
+
+def _number(operation: StoredOperation) -> int:
+    return int(operation.operation_id) if operation.operation_id.isdecimal() else 0
 
 
 def refused(operation: StoredOperation, at: datetime) -> OperationRow:

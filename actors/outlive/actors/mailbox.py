@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from outlive.actors.flow import Flow, Stopped
-from outlive.actors.history import OPERATION, refused
+from outlive.actors.history import refused
 from outlive.actors.waiting import signal_value
 from outlive.infra import happenings
 from outlive.infra.claims import Mail
@@ -141,7 +141,7 @@ class Mailbox:
         )  # fmt: skip
         state = self._flow.withdraw(known.step_id)
         record = Record(facts=(fact,), answers=taken, steps=int(status == "completed"), state=state)
-        asked = history.operations.get((known.step_id, OPERATION))
+        asked = history.latest(known.step_id)
         if status == "completed" and asked is not None and asked.status == "awaiting_approval":
             record.operations = (refused(asked, self._flow.world.clock.now()),)  # it will never be sent
         self._flow.write(record)

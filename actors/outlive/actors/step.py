@@ -103,6 +103,7 @@ class ToolStep(Generic[R]):
         "digest",
         "encoded",
         "flow",
+        "operation_id",
         "step_id",
         "tool",
     )
@@ -115,6 +116,7 @@ class ToolStep(Generic[R]):
         self.bound = bound
         self.encoded = tool.encode_arguments(bound)
         self.digest = tool.digest(self.encoded)
+        self.operation_id = OPERATION  # of the operation that is to be sent; a person may have begun another one
         self.attempt = 0
         self._first_began: datetime | None = None
         self._reported = float("-inf")
@@ -163,7 +165,9 @@ class ToolStep(Generic[R]):
             flow.leave(self.step_id)
 
     async def _attempts(self) -> R:
-        self.attempt, wait_until = self.flow.history.attempt(self.step_id)
+        if (latest := self.flow.history.latest(self.step_id)) is not None:
+            self.operation_id = latest.operation_id
+        self.attempt, wait_until = self.flow.history.attempt(self.step_id, self.operation_id)
         if wait_until is not None:
             await self._wait(wait_until)
         while True:
@@ -244,7 +248,7 @@ class ToolStep(Generic[R]):
     def key(self) -> str:
         """The idempotency key: the same on every attempt and after every crash."""
         claim = self.flow.claim
-        return keys.operation_key(claim.tenant, claim.task_id, self.step_id, OPERATION)
+        return keys.operation_key(claim.tenant, claim.task_id, self.step_id, self.operation_id)
 
     def _operation(self) -> Operation:
         loop = asyncio.get_running_loop()
@@ -381,14 +385,14 @@ class ToolStep(Generic[R]):
     def _row(self, status: str, *, arguments: bytes = b"", ended: datetime | None = None) -> OperationRow:
         deadline = self._began + timedelta(seconds=self.tool.timeout)
         return OperationRow(
-            self.step_id, OPERATION, self.tool.name, status, self.attempt, self.digest, codec.CODEC_JSON, arguments,
+            self.step_id, self.operation_id, self.tool.name, status, self.attempt, self.digest, codec.CODEC_JSON, arguments,
             self._began, deadline, ended,
         )  # fmt: skip
 
     def _attempted(self, error_class: ErrorClass, reason: str, until: datetime | None = None) -> AttemptRow:
         clean = reason.replace("\0", "\\0")[:2000]  # a text column cannot hold NUL
         return AttemptRow(
-            self.step_id, OPERATION, self.attempt, self.flow.world.heartbeat.incarnation, self._began,
+            self.step_id, self.operation_id, self.attempt, self.flow.world.heartbeat.incarnation, self._began,
             self.flow.world.clock.now(), str(error_class), clean, until,
         )  # fmt: skip
 

@@ -150,9 +150,9 @@ class Claims:
         row = await self._read("parent", tenant, task_id)
         return (row["parent"], row["parent_step"]) if row is not None else (None, None)
 
-    async def first_attempt(self, tenant: str, task_id: str, step_id: str) -> datetime | None:
-        """Return when a step's effect was first begun; waits for Postgres through outages."""
-        at: datetime | None = (await self._read("first_attempt", tenant, task_id, step_id))[0]
+    async def first_attempt(self, tenant: str, task_id: str, step_id: str, operation_id: str) -> datetime | None:
+        """Return when an operation was first begun; waits for Postgres through outages."""
+        at: datetime | None = (await self._read("first_attempt", tenant, task_id, step_id, operation_id))[0]
         return at
 
     async def _read(self, name: str, *arguments: str) -> Any:

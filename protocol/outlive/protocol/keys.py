@@ -19,6 +19,11 @@ def split_operation(operation_id: str) -> tuple[str, str]:
     return step_id, number or "1"
 
 
+def short(step_id: str, operation_id: str) -> str:
+    """Return the shortest name of an operation in a command: `split_operation` gives its parts back."""
+    return step_id if operation_id == "1" else f"{step_id}:{operation_id}"
+
+
 def operation_uuid(key: str) -> str:
     """Return the key as a UUID version 5, for remotes that want one."""
     return str(uuid.uuid5(_NAMESPACE, key))

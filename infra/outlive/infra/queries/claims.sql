@@ -96,9 +96,10 @@ returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.codec, t.input,
 select parent, parent_step from task where tenant = $1 and task_id = $2;
 
 -- name: first_attempt
--- When a step's effect was first begun: from then on its remote may know the key. $1 tenant, $2 task id, $3 step id
-select least((select min(a.started_at) from attempt a where a.tenant = $1 and a.task_id = $2 and a.step_id = $3),
-             (select min(o.started_at) from operation o where o.tenant = $1 and o.task_id = $2 and o.step_id = $3));
+-- When an operation was first begun: from then on its remote may know the key. $1 tenant, $2 task id, $3 step id, $4 operation id
+select least((select min(a.started_at) from attempt a where a.tenant = $1 and a.task_id = $2 and a.step_id = $3 and a.operation_id = $4),
+             (select o.started_at from operation o
+               where o.tenant = $1 and o.task_id = $2 and o.step_id = $3 and o.operation_id = $4 and o.status not in ('prepared', 'awaiting_approval')));
 
 -- name: next_due
 -- Seconds until the next task is due; null = none. $1 my kinds
