@@ -41,6 +41,7 @@ from outlive.protocol.events import (
 )
 from outlive.protocol.ids import InvalidId
 from outlive.protocol.operations import AttemptRecord, ErrorClass, OperationRecord, OperationStatus, Outcome, WordRecord
+from outlive.protocol.plan import Item, ItemStatus, Plan, PlanInvalid, PlannedItem, PlanRecord
 from outlive.protocol.subjects import Subjects
 from outlive.protocol.task import Failure, Reason, ReasonCode, Status, TaskRecord
 from outlive.protocol.tools import Kind, Operation, RetryPolicy, Tool
@@ -67,6 +68,8 @@ __all__ = [
     "Failure",
     "InvalidArguments",
     "InvalidId",
+    "Item",
+    "ItemStatus",
     "Kind",
     "NoAnswer",
     "NotJson",
@@ -82,6 +85,10 @@ __all__ = [
     "Pause",
     "PendingStep",
     "PermissionDenied",
+    "Plan",
+    "PlanInvalid",
+    "PlanRecord",
+    "PlannedItem",
     "RateLimited",
     "Reason",
     "ReasonCode",
