@@ -11,6 +11,7 @@ from outlive.actors.testing.fake_service import URL_VARIABLE, FakeClient
 from outlive.protocol.errors import OutcomeUnknown, StepFailed
 
 app = App("effects")
+go = app.signal("go", bool)
 SETTLE = float(os.environ.get("EFFECTS_SETTLE", "1"))
 
 
@@ -113,6 +114,16 @@ def find_slow_ticket(op: Operation, seconds: float) -> Outcome[int]:
 def post(op: Operation, text: str) -> int:
     """The service refuses or takes it, by its status."""
     return _service().effect("post", text, key=op.key)
+
+
+@app.task
+async def everything(task: Task) -> list[int]:
+    """Pass every await of the flow: an effect, a question, a wait, a sleep, a child."""
+    first = await task.call(open_ticket, "broken")
+    mail = await task.call(send_mail, "you@example.com")
+    await task.sleep(0.05)
+    await task.wait_for(go)
+    return [first, mail, await task.spawn(ticket)]
 
 
 @app.task

@@ -1,5 +1,7 @@
 """A worker dies by SIGKILL at every point at which "done" and "recorded" can part; another one finishes its tasks."""
 
+import asyncio
+
 import pytest
 
 from outlive.actors.testing import FakeService, Server
@@ -9,7 +11,9 @@ from tests.chaos.harness import (
     assert_effects_once,
     assert_progress_gapless,
     fetch,
+    send,
     submit_many,
+    until,
     wait_all_final,
 )
 
@@ -21,6 +25,17 @@ AFTER = {
     "final.before_commit": 2,
 }
 """At which hit the worker dies: with work behind it and before it. All others: at the fifth."""
+
+
+PERSONS = (
+    "question.before_commit", "question.after_commit", "unknown.before_commit", "unknown.after_commit", "reconcile.before",
+    "reconcile.after", "wait.before_commit", "wait.after_commit", "child.before_commit", "child.after_commit",
+    "leave.before_commit", "leave.after_commit", "clerk.before_commit", "clerk.after_commit", "tell.before_commit",
+    "tell.after_commit",
+)  # fmt: skip
+"""Where the flow waits for somebody, or asks: passed by a task of another kind, with a person beside it."""
+
+STEPS = [name for name in failpoints.NAMES if name not in PERSONS]
 
 
 async def _submit(server: Server) -> tuple[list[str], int]:
@@ -44,7 +59,7 @@ async def _finished(server: Server, service: FakeService, tasks: list[str], effe
     assert recorded == different, "a step was recorded twice"
 
 
-@pytest.mark.parametrize("name", failpoints.NAMES)
+@pytest.mark.parametrize("name", STEPS)
 async def test_a_kill_at(shared: Server, service: FakeService, name: str) -> None:
     dying = f"{name}=kill@{AFTER.get(name, 5)}"
     async with WorkerProcess(shared, service=service, failpoints=dying) as first:
@@ -59,9 +74,48 @@ async def test_a_kill_at(shared: Server, service: FakeService, name: str) -> Non
             await other.close()
 
 
+@pytest.mark.parametrize("name", PERSONS)
+async def test_a_kill_where_somebody_is_asked_or_waited_for_at(shared: Server, service: FakeService, name: str) -> None:
+    """A lost answer, a question, a pause and a resume while nobody has the task in memory, a signal and a child."""
+    await service.behave("lose_answer", name="open_ticket", times=1)
+    variables = {"OUTLIVE_LINGER": "0", "EFFECTS_SETTLE": "0.2"}
+    app = "tests.chaos.effects_app:app"
+    async with (
+        WorkerProcess(shared, app, service=service, failpoints=f"{name}=kill", environment=variables) as worker,
+        asyncio.TaskGroup() as group,
+    ):
+        death = group.create_task(_die_once(worker))
+        [task] = await submit_many(shared, "everything", 1)
+        await _be_the_person(shared, task)
+        await death
+        await wait_all_final(shared, [task])
+        [child] = await fetch(shared, "select task_id from outlive.task where parent = $1", task)
+        await assert_progress_gapless(shared, [task, child["task_id"]])
+    assert (await service.counts()).names == {"open_ticket": 2, "send_mail": 1}
+    await assert_effects_once(service, 3)
+
+
+async def _die_once(worker: WorkerProcess) -> None:
+    """See the worker die at its failpoint, and start another one."""
+    assert await worker.exited() == -9
+    await worker.restart()
+
+
+async def _be_the_person(server: Server, task: str) -> None:
+    status = "select status = $2 from outlive.task where task_id = $1"
+    await until(server, status, task, "paused")
+    await send(server, task, "approve", operation_id="2")
+    await until(server, "select waiting_for = 'signal go' from outlive_store.task where task_id = $1", task)
+    await send(server, task, "pause")
+    await until(server, status, task, "paused")
+    await send(server, task, "resume")
+    await until(server, status, task, "running")
+    await send(server, task, "signal", name="go", value=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [1, 2, 7, 19])
-@pytest.mark.parametrize("name", failpoints.NAMES)
+@pytest.mark.parametrize("name", STEPS)
 async def test_a_kill_of_the_only_worker_at_any_hit_of(
     shared: Server, service: FakeService, name: str, after: int
 ) -> None:

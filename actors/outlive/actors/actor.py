@@ -266,7 +266,7 @@ class Actor:
             return await self._returns()
         if flow.stop == "pause" and (self.flow.standing or flow.reasons):
             return await self._paused()
-        await flow.depart(Record(state=State(leave="always", due_at=self._now())))
+        await flow.depart(Record(state=State(leave="always", due_at=self._now()), point="leave"))
         return "left"
 
     async def _returns(self) -> Ending | None:
@@ -338,7 +338,8 @@ class Actor:
         if self.flow.status is not Status.PAUSED:
             facts = (happenings.status(self.claim, now, Status.PAUSED, f"Paused: {message}", reasons=reasons),)
         state = State(status="paused", reasons=codec.encode(reasons), leave="always", due_at=ends_by_itself(reasons))
-        await self.flow.depart(Record(facts=facts, state=state, attention=(Status.PAUSED, message, reasons, now)))
+        attention = (Status.PAUSED, message, reasons, now)
+        await self.flow.depart(Record(facts=facts, state=state, point="leave", attention=attention))
         return "left"
 
     def _begin_run(self, body: bytes) -> None:
@@ -356,7 +357,7 @@ class Actor:
         flow = self.flow
         state = flow.waiting()
         state.leave, state.due_at = "drained", state.wait_until
-        record = Record(state=state)
+        record = Record(state=state, point="leave")
         if flow.needs_person:
             self._ask_person(record)
         left = await flow.depart(record)

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 from outlive.actors.flow import Flow
 from outlive.actors.reactions import IfNot, Reaction, Retry, Unknown
 from outlive.actors.step import ToolStep, failure_of, given_up
-from outlive.infra import happenings
+from outlive.infra import failpoints, happenings
 from outlive.infra.claims import Mail
 from outlive.infra.clerk import read_command
 from outlive.infra.records import AnswerRow, AttemptRow, Fact, OperationRow, Record
@@ -155,7 +155,7 @@ class Effect(ToolStep[R]):
 
         def asked() -> Record:
             operation = self._row("awaiting_approval", arguments=self.encoded)
-            return Record(facts=(self._approval("asked", reason.message),), operations=(operation,))
+            return Record(facts=(self._approval("asked", reason.message),), operations=(operation,), point="question")
 
         while True:
             letter = await self.flow.consult(self.step_id, reason, asked)
@@ -282,7 +282,7 @@ class Effect(ToolStep[R]):
         self._settle("unknown")
         self.flow.write(
             Record(
-                facts=(self._fact("unknown", message),), attempts=attempts, current_step=self.step_id,
+                facts=(self._fact("unknown", message),), attempts=attempts, current_step=self.step_id, point="unknown",
                 operations=(self._row("unknown", ended=self.flow.world.clock.now()),),
             )
         )  # fmt: skip
@@ -336,7 +336,11 @@ class Effect(ToolStep[R]):
         assert self.tool.reconciler is not None
         operation = Operation(key=self.key, started_at=lost.started_at, deadline=lost.deadline, attempt=lost.attempt)
         try:
+            if failpoints.armed:
+                await failpoints.hit("reconcile.before")
             outcome: Outcome[Any] = await self.run(self.tool.reconciler, operation)
+            if failpoints.armed:
+                await failpoints.hit("reconcile.after")
         except Exception as error:  # noqa: BLE001  # whatever it is: the world could not be asked
             return Outcome.unknown(failure_of(error).message)
         if outcome.matches > 1:
@@ -360,7 +364,7 @@ class Effect(ToolStep[R]):
         reason = self._reason(ReasonCode.OUTCOME_UNKNOWN, f"outlive resolve {self._named}", message, None)
 
         def asked() -> Record:
-            return Record(facts=(self._fact("unknown", message[:500]),))
+            return Record(facts=(self._fact("unknown", message[:500]),), point="question")
 
         while True:
             letter = await self.flow.consult(self.step_id, reason, asked)

@@ -89,11 +89,11 @@ class Waiting(Generic[R]):
             digest=self.digest, arguments=self.arguments, **more,
         )  # fmt: skip
 
-    def _begin(self, message: str, state: State, **more: Any) -> None:
+    def _begin(self, message: str, state: State, *, point: str = "wait", **more: Any) -> None:
         self.flow.write(
             Record(
                 facts=(self._fact("waiting", message, wait_until=state.wait_until),), state=state,
-                current_step=self.step_id, **more,
+                current_step=self.step_id, point=point, **more,
             )
         )  # fmt: skip
 
@@ -275,8 +275,9 @@ class Child(Waiting[R]):
             codec.encode(dict(kind.labels)).decode(),
         )  # fmt: skip
         self._begin(
-            f"Started child {self.task_id} ({kind.name})", State(waiting_for=f"child {self.task_id}"), children=(child,)
-        )
+            f"Started child {self.task_id} ({kind.name})", State(waiting_for=f"child {self.task_id}"), point="child",
+            children=(child,),
+        )  # fmt: skip
 
     def _result(self, ended: ChildEnded) -> R:
         if ended.status == Status.SUCCEEDED:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from outlive.infra import database, happenings, sql
+from outlive.infra import database, failpoints, happenings, sql
 from outlive.infra.announcer import Announcer
 from outlive.infra.claims import Claimed, Claims, Mail, claimed_row
 from outlive.infra.clock import Clock
@@ -167,6 +167,10 @@ class Clerk:
             if refused := await link.batch(batches):
                 raise RuntimeError(f"the clerk's own rows were refused: {refused}")
             await self._forgive(link, cases)
+            if failpoints.armed:
+                await failpoints.hit("clerk.before_commit")
+        if failpoints.armed:
+            await failpoints.hit("clerk.after_commit")
         for case, batch in zip(cases, batches, strict=True):
             self._say(case, batch.records, now)
         return len(cases)
@@ -225,6 +229,10 @@ class Clerk:
             await link.connection.execute(
                 self._sql["told"], [row["tenant"] for row in telling], [row["task_id"] for row in telling]
             )
+            if failpoints.armed:
+                await failpoints.hit("tell.before_commit")
+        if failpoints.armed:
+            await failpoints.hit("tell.after_commit")
         self._told([(row["tenant"], row["task_id"], row["owner"]) for row in owners])
         return len(telling)
 

@@ -141,7 +141,7 @@ class Record:
     state: State | None = None
     applied: int | None = None  # inbox rows up to here are seen; None = as before
     steps: int = 0  # steps that this record completes
-    point: str = ""  # name of its failpoints: intent, outcome, final
+    point: str = ""  # name of its failpoints: question, intent, unknown, outcome, wait, child, leave, final
     current_step: str | None = None
     said: Sequence[Said] = ()
     attention: tuple[Status, str, list[Reason], datetime] | None = None
