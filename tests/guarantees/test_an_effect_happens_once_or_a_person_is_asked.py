@@ -57,6 +57,12 @@ async def test_killed_between_intent_and_record_with_reconcile_is_one_effect(
 async def test_killed_without_key_and_query_asks_a_person_and_never_calls_again(
     shared: Server, service: FakeService, point: str
 ) -> None:
+    """Nothing can be known here, so nothing is repeated.
+
+    Defeats: a remote without key and query
+    Then: a lost answer stays unknown for ever: it is called once, and a person decides; a person may err
+    Seen: paused, `outcome_unknown`, with the command to type
+    """
     async with worker(shared, service, f"{point}=kill") as killed:
         await submit_many(shared, "charge", 1)
         await killed.exited()

@@ -146,7 +146,12 @@ class Effect(ToolStep[R]):
     # --- consent
 
     async def _consent(self) -> None:
-        """Wait for a person's yes where the tool wants one. Raises `StepFailed` for a no, also by silence."""
+        """Wait for a person's yes where the tool wants one. Raises `StepFailed` for a no, also by silence.
+
+        Defeats: a world that changes between a person's yes and the call
+        Then: the call is made: the yes is for these arguments, not for what the preview showed of the world
+        Seen: when the question was asked, answered and used (`outlive receipt TASK`)
+        """
         if not self.tool.needs_approval(self.bound):
             return
         asked_at = self.flow.world.clock.now()

@@ -1,4 +1,10 @@
-"""The one clock of Python code: the database's time, carried between observations by a clock that never jumps."""
+"""The one clock of Python code: the database's time, carried between observations by a clock that never jumps.
+
+Defeats: a clock of the database's machine that jumps
+Then: forward, leases, timers and deadlines run out early, and a "no" of a reconciler counts too early; backward, they run
+    out late
+Seen: tasks that move, or stand still, at the time of the jump
+"""
 
 import time
 from datetime import UTC, datetime

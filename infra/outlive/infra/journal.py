@@ -6,6 +6,10 @@ each with at most half of the live tasks, so that one half computes while the ot
 
 Order: records of one task are written in the order handed in, on one connection at a time. After a refusal every later
 record of that task is refused too.
+
+Defeats: a Postgres that loses what it has committed (no `fsync`, a disk that lies, an asynchronous failover)
+Then: what is not recorded has not happened: effects are sent again, also by tools that are sent once; a yes is asked for again
+Seen: numbers of events that are given a second time; nothing else
 """
 
 import collections

@@ -2,6 +2,10 @@
 
 Both keep messages by limits on file. Commands are purged behind the ingester's cursor, so their own age must never
 end them, and a full stream refuses instead of dropping the oldest. Progress may age out: its history is in Postgres.
+
+Defeats: a power cut of the machine of NATS without `sync_interval: always`
+Then: commands of the last two minutes that no worker had taken in are gone, though NATS had acknowledged them
+Seen: the task is unknown, or the command has no answer; sending it again under its id is safe at any time
 """
 
 import logging
