@@ -70,6 +70,16 @@ async def stumble(task: Task) -> str:
     return found
 
 
+@app.task
+async def plan_trip(task: Task) -> str:
+    return f"{await task.ask('When?')} {await task.ask('Sure?', choices=['yes', 'no'])}"
+
+
+@app.task
+async def ask_two(task: Task) -> list[str]:
+    return [*await task.gather(task.ask("left?"), task.ask("right?"))]
+
+
 @pytest.fixture
 async def client(shared: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
     settings = shared.settings
@@ -135,7 +145,7 @@ async def test_one_of_several_operations_must_be_named(client: Client) -> None:
     await reaches(handle, Status.PAUSED)
     unnamed = await typed("approve", handle.task_id)
     assert unnamed.exit_code == 2
-    assert "2 operations of task" in unnamed.stderr
+    assert "2 steps of task" in unnamed.stderr
     names = sorted(str(reason.step_id) for reason in (await handle.record()).reasons)
     for name in names:
         assert (await typed("approve", handle.task_id, name, "--json")).exit_code == 0
@@ -192,3 +202,29 @@ async def test_a_failed_step_gets_its_result_from_a_person(client: Client) -> No
     done = await typed("skip", handle.task_id, "1", '"b"')
     assert done.exit_code == 0, done.stderr
     assert await handle.result(10) == "b"
+
+
+async def test_a_question_is_answered_by_its_text_alone_or_by_step_and_text(client: Client) -> None:
+    handle = await client.submit(plan_trip)
+    await reaches(handle, Status.PAUSED)
+    assert f"  When?\n  outlive answer {handle.task_id} 1 TEXT" in (await typed("waiting")).stdout
+    answered = await typed("answer", handle.task_id, "in June", "--by", "ann")
+    assert answered.stdout == f"Question 1 is answered by ann. Task {handle.task_id} goes on.\n"
+    async with asyncio.timeout(10):
+        while [one.step_id for one in (await handle.record()).reasons] != ["2"]:  # noqa: ASYNC110  # asks over the wire
+            await asyncio.sleep(0.02)
+    wrong = await typed("answer", handle.task_id, "2", "maybe")
+    assert (wrong.exit_code, "is answered with one of: yes, no" in wrong.stderr) == (1, True)
+    unquoted = await typed("answer", handle.task_id, "in", "the", "summer")
+    assert (unquoted.exit_code, "quote a text of several words" in unquoted.stderr) == (2, True)
+    assert (await typed("answer", handle.task_id, "2", "yes")).exit_code == 0
+    assert await handle.result(20) == "in June yes"
+    late = await typed("answer", handle.task_id, "more")
+    assert (late.exit_code, "does not wait for an answer" in late.stderr) == (1, True)
+
+
+async def test_of_several_questions_one_must_be_named(client: Client) -> None:
+    handle = await client.submit(ask_two)
+    await reaches(handle, Status.PAUSED)
+    unnamed = await typed("answer", handle.task_id, "yes")
+    assert (unnamed.exit_code, "2 steps of task" in unnamed.stderr, "left?" in unnamed.stderr) == (2, True, True)

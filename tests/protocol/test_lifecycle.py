@@ -486,3 +486,24 @@ def test_whatever_comes_the_table_is_kept(before: Facts, commands: list[AnyComma
         before = msgspec.structs.replace(
             before, status=decision.status, reasons=decision.reasons, cancelling=decision.cancelling
         )
+
+
+def test_a_question_takes_the_first_fitting_answer_in_every_state() -> None:
+    asked = Reason(
+        reason=ReasonCode.QUESTION, since=NOW, do="outlive answer t 4 TEXT", step_id="4", choices=["yes", "no"]
+    )
+    yes, other = Signal(name="answer-4", value="yes", by="ann"), Signal(name="answer-4", value="maybe")
+    paused = Facts(task_id="t", status=Status.PAUSED, reasons=(asked,), started=True)
+    answered = apply(paused, yes, now=NOW)
+    assert (answered.code, answered.status, answered.reasons, answered.wake) == (Code.APPLIED, Status.RUNNING, (), True)
+    assert answered.message == "Question 4 is answered by ann. Task t goes on."
+    two = apply(msgspec.structs.replace(paused, reasons=(asked, APPROVAL)), yes, now=NOW)
+    assert (two.status, two.reasons, two.wake) == (Status.PAUSED, (APPROVAL,), False)
+    owned = apply(msgspec.structs.replace(paused, status=Status.RUNNING, owned=True), yes, now=NOW)
+    assert (owned.code, owned.reasons, owned.wake, owned.stop) == (Code.APPLIED, (), False, "")
+    assert apply(paused, other, now=NOW).code is Code.INVALID
+    for status in (Status.QUEUED, Status.RUNNING, Status.FAILED):
+        late = apply(Facts(task_id="t", status=status, answered="ann answered it at T"), yes, now=NOW)
+        assert (late.code, late.status, "ann answered it at T" in late.message) == (Code.STALE, status, True)
+    assert apply(msgspec.structs.replace(paused, cancelling=True), yes, now=NOW).code is Code.ILLEGAL_TRANSITION
+    assert apply(Facts(task_id="t", status=Status.SUCCEEDED), yes, now=NOW).code is Code.TOO_LATE

@@ -391,7 +391,9 @@ class Flow:
         """True when nothing goes on until a person acts (or a deadline comes)."""
         return self.in_flight == 0 and bool(self.waits) and all(wait.person for wait in self.waits.values())
 
-    async def consult(self, step_id: str, reason: Reason, asked: Callable[[], Record]) -> Mail | None:
+    async def consult(
+        self, step_id: str, reason: Reason, asked: Callable[[], Record], *, kept_as: str | None = None
+    ) -> Mail | None:
         """Wait for a person's word on a step. None: `reason.until` came first. Only between `enter` and `leave`.
 
         Args:
@@ -399,9 +401,11 @@ class Flow:
             reason: why the task waits; stays in its row until a command takes it away.
             asked: makes what is told when it begins to wait; not called when it goes on waiting or an answer is there,
                 for a fact that has a number must be written.
+            kept_as: the name under which the history keeps the word; else the step's id.
         """
+        name = kept_as or step_id
         letters = self.history.letters
-        if not letters[step_id] and not self.stands(reason):
+        if not letters[name] and not self.stands(reason):
             self.standing = (*self.standing, reason)
             record = asked()
             record.state = State(
@@ -411,12 +415,12 @@ class Flow:
             )
             self.write(record)
         until = next((r.until for r in self.standing if _same(r, reason)), reason.until)
-        while not letters[step_id]:
-            event = self._letter_waiters[step_id] = asyncio.get_running_loop().create_future()
+        while not letters[name]:
+            event = self._letter_waiters[name] = asyncio.get_running_loop().create_future()
             what = f"a person: {reason.reason}"
-            if not await self.wait(step_id, what, until, event, person=True) and not letters[step_id]:
+            if not await self.wait(step_id, what, until, event, person=True) and not letters[name]:
                 return None
-        return letters[step_id].popleft()
+        return letters[name].popleft()
 
     def stands(self, reason: Reason) -> bool:
         """True when the task's row says already that it waits for this."""
@@ -430,9 +434,9 @@ class Flow:
         self.standing = left
         return State(reasons=codec.encode(list(left)))
 
-    def lettered(self, step_id: str) -> None:
-        """A letter about a step was put into the history."""
-        waiter = self._letter_waiters.pop(step_id, None)
+    def lettered(self, name: str) -> None:
+        """A letter was put into the history under this name."""
+        waiter = self._letter_waiters.pop(name, None)
         if waiter is not None and not waiter.done():
             waiter.set_result(True)
 

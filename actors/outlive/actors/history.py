@@ -57,7 +57,9 @@ class History:
         self._attempts: dict[tuple[str, str], StoredAttempt] = {}
         self.signals: defaultdict[str, deque[Mail]] = defaultdict(deque)
         self.child_ends: dict[str, Mail] = {}
-        self.letters: defaultdict[str, deque[Mail]] = defaultdict(deque)  # a person's word on a step, by step id
+        self.letters: defaultdict[str, deque[Mail]] = defaultdict(
+            deque
+        )  # a person's word on a step, by the inbox row's name
         self._sort(claimed.facts)
         self.unvisited = {
             step_id

@@ -6,22 +6,18 @@ part of the task's own line of records, and what it leaves for the function is p
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
 
 from outlive.actors.flow import Flow, Stopped
 from outlive.actors.history import refused
 from outlive.actors.waiting import signal_value
 from outlive.infra import happenings
 from outlive.infra.claims import Mail
-from outlive.infra.clerk import answered, decided, read_command
+from outlive.infra.clerk import answered, decided, is_word, read_command
 from outlive.infra.records import AnswerRow, Fact, Record, Said, State
 from outlive.protocol import codec, lifecycle
 from outlive.protocol.answers import Code
 from outlive.protocol.commands import AnyCommand, ChildEnded, Internal, Signal, Skip
 from outlive.protocol.events import StepStatus
-
-LETTERS: Final = frozenset({"approve", "reject", "resolve"})
-"""Verbs of a person's word on one step."""
 
 
 class Mailbox:
@@ -106,16 +102,16 @@ class Mailbox:
             self._flow.relent()
 
     def _keep(self, letter: Mail) -> None:
-        """Put a signal or a child's end where the function looks for it."""
-        if letter.verb == "signal" and letter.name is not None:
+        """Put a signal, a person's word or a child's end where the function looks for it."""
+        if letter.name is not None and is_word(letter):
+            self._answered[letter.name] = answered(letter.verb, letter.by, letter.at)
+            self._flow.history.letters[letter.name].append(letter)
+            self._flow.lettered(letter.name)
+        elif letter.verb == "signal" and letter.name is not None:
             self._flow.history.signals[letter.name].append(letter)
             self._flow.signalled(letter.name)
         elif letter.verb in {"retry", "skip"}:
             self._settle(letter)
-        elif letter.verb in LETTERS and letter.name is not None:
-            self._answered[letter.name] = answered(letter.verb, letter.by, letter.at)
-            self._flow.history.letters[letter.name].append(letter)
-            self._flow.lettered(letter.name)
         elif letter.verb == "child" and letter.name is not None:
             self._flow.history.child_ends[letter.name] = letter
             self._flow.child_ended(letter.name)

@@ -12,6 +12,7 @@ import anyio
 
 from outlive.actors.effect import Effect
 from outlive.actors.flow import Branch, Flow, Stopped, branch
+from outlive.actors.question import Question
 from outlive.actors.step import ToolStep, printable
 from outlive.actors.waiting import Child, SignalWait, Sleep
 from outlive.infra import happenings
@@ -120,6 +121,19 @@ class Task:
             TimeoutError: it did not come within `timeout` seconds; the same on every run.
         """
         return SignalWait[R](self._flow, self._flow.place(), signal, timeout)
+
+    def ask(self, question: str, *, choices: Sequence[str] = (), timeout: float | None = None) -> Awaitable[str]:
+        """Ask a person; awaited, gives the answer's text. The first answer counts, and no process is needed meanwhile.
+
+        Args:
+            question: what to show, up to 2,000 characters.
+            choices: the answers that are allowed; empty = any text.
+            timeout: seconds for which the question stands; None = for ever.
+
+        Raises:
+            TimeoutError: nobody answered within `timeout` seconds; the same on every run.
+        """
+        return Question(self._flow, self._flow.place(), question, choices, timeout)
 
     def spawn(self, kind: Kind[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
         """Start a child task now; awaited, gives its result. Its id is the same after every crash.

@@ -97,12 +97,14 @@ class Waiting(Generic[R]):
             )
         )  # fmt: skip
 
-    def _end(self, status: str, message: str, body: bytes | None, mail: Mail | None = None) -> None:
+    def _end(
+        self, status: str, message: str, body: bytes | None, mail: Mail | None = None, state: State | None = None
+    ) -> None:
         taken = (AnswerRow(mail.pos, taken=True),) if mail is not None else ()
         self.flow.write(
             Record(
                 facts=(self._fact(status, message, body=body, inbox_pos=mail.pos if mail else None),), answers=taken,
-                steps=1, current_step=self.step_id, point="outcome",
+                steps=1, current_step=self.step_id, state=state, point="outcome",
             )
         )  # fmt: skip
 

@@ -20,7 +20,7 @@ from outlive.infra.claims import Claimed, Claims, Mail, claimed_row
 from outlive.infra.clock import Clock
 from outlive.infra.journal import Batch, Line, Link
 from outlive.infra.records import AnswerRow, Claim, Fact, Record, State
-from outlive.protocol import codec, lifecycle
+from outlive.protocol import codec, lifecycle, steps
 from outlive.protocol.answers import Code
 from outlive.protocol.commands import AnyCommand, Internal
 from outlive.protocol.lifecycle import Decision, Facts
@@ -28,7 +28,7 @@ from outlive.protocol.task import FINAL, Reason, ReasonCode, Status
 
 BATCH: Final = 200
 _RECONNECT: Final = 0.2
-_SAID: Final = {"approve": "approved", "reject": "rejected", "resolve": "resolved"}
+_SAID: Final = {"approve": "approved", "reject": "rejected", "resolve": "resolved", "signal": "answered"}
 CANCELLED_BY_PARENT: Final = "the parent was cancelled"
 
 _log = structlog.get_logger("outlive.clerk")
@@ -52,6 +52,11 @@ def decided(letter: Mail, decision: Decision, before: Status) -> AnswerRow:
         letter.pos, str(decision.code), decision.message, who=who, what=letter.verb, before=str(before),
         after=str(decision.status),
     )  # fmt: skip
+
+
+def is_word(letter: Mail) -> bool:
+    """True for a person's word on one step: an answer to what it asks. Other signals are for whoever waits for them."""
+    return letter.verb in _SAID and (letter.verb != "signal" or steps.is_answer(letter.name))
 
 
 def answered(verb: str, by: str | None, at: datetime) -> str:
@@ -193,7 +198,7 @@ class Clerk:
             (case, letter.name)
             for case, letters in zip(cases, mail, strict=True)
             for letter in letters
-            if letter.name is not None and letter.verb not in {"signal", "child"}
+            if letter.name is not None and (is_word(letter) or letter.verb not in {"signal", "child"})
         ]
         if not named:
             return
@@ -304,7 +309,7 @@ class Case:
         command = read_command(letter)
         before = self.status
         decision = self._apply(command, letter.name or "", now)
-        if decision.ok and letter.verb in _SAID:
+        if decision.ok and is_word(letter):
             self.answered[letter.name or ""] = answered(letter.verb, letter.by, now)
         self.answers.append((letter.command_id, decision.code, decision.message))
         reopened = before in FINAL and decision.status not in FINAL

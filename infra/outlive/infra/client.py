@@ -16,7 +16,7 @@ from outlive.infra.questions import QuestionRefused, Questions
 from outlive.infra.reader import Item
 from outlive.infra.sender import Sender
 from outlive.infra.settings import Settings
-from outlive.protocol import api, codec, ids
+from outlive.protocol import api, codec, ids, steps
 from outlive.protocol.answers import Answer
 from outlive.protocol.api import Trouble
 from outlive.protocol.checkpoint import Checkpoint
@@ -265,6 +265,16 @@ class Client:
         else:
             body, name = codec.pack(value, Any)[0], signal
         return await self.command(task_id, SignalCommand(name=name, value=_stored(body, "value")))
+
+    async def answer(self, task_id: str, step_id: str, text: str) -> Answer:
+        """Answer the question that a step of a task asks. Raises like `command`; ``stale`` where it is answered already.
+
+        Args:
+            task_id: the task.
+            step_id: of the question, from the task's reasons.
+            text: the answer; where the question has choices, one of them.
+        """
+        return await self.signal(task_id, steps.answer_signal(ids.check("step_id", step_id)), text)
 
     async def approve(
         self, task_id: str, operation_id: str, *, digest: str | None = None, reason: str | None = None

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from outlive.protocol import keys
+from outlive.protocol import keys, steps
 from outlive.protocol.answers import Code
 from outlive.protocol.commands import (
     AnyCommand,
@@ -68,7 +68,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         cancelling: a cancel was accepted and is being carried out.
         ended_at: when it reached a final status.
         step: how the step ended that a retry or skip names: completed, failed, ...; None = it has not, as far as known.
-        answered: who answered the question before that an approve, reject or resolve is about, as a sentence.
+        answered: who answered the question before that an approve, reject, resolve or answer is about, as a sentence.
     """
 
     task_id: str
@@ -132,6 +132,8 @@ def apply(facts: Facts, command: AnyCommand | Internal, *, now: datetime) -> Dec
             return _resume(facts)
         case Cancel():
             return _cancel(facts)
+        case Signal(name=name) if steps.is_answer(name):
+            return _reply(facts, command)
         case Signal():
             return _signal(facts, f"Signal {command.name!r}")
         case ChildEnded():
@@ -198,6 +200,22 @@ def _signal(facts: Facts, what: str) -> Decision:
     wakes = facts.status is Status.RUNNING
     message = f"{what} is kept for task {facts.task_id}, which is {facts.status}."
     return _decide(facts, Code.APPLIED, message, wake=wakes)
+
+
+def _reply(facts: Facts, command: Signal) -> Decision:
+    """Answer a question of a step; the first answer counts."""
+    if facts.cancelling:
+        return _illegal(facts, f"Task {facts.task_id} is being cancelled: nothing new starts.")
+    questions = [r for r in facts.reasons if r.reason is ReasonCode.QUESTION and r.step_id is not None]
+    asked = next((r for r in questions if steps.answer_signal(r.step_id or "") == command.name), None)
+    if asked is None:
+        message = f"Task {facts.task_id} asks no question that {command.name} would answer"
+        return _stale(facts, f"{message}{': ' + facts.answered if facts.answered else ''}.")
+    if not isinstance(command.value, str) or (asked.choices and command.value not in asked.choices):
+        wanted = f"with one of: {', '.join(asked.choices)}" if asked.choices else "with a text"
+        message = f"Question {asked.step_id} of task {facts.task_id} is answered {wanted}. Nothing was changed."
+        return _decide(facts, Code.INVALID, message)
+    return _answer(facts, (asked,), f"Question {asked.step_id} is answered{_by(command.by)}.")
 
 
 def _take_over(facts: Facts, command: Approve | Reject | Resolve | Retry | Skip) -> Decision:

@@ -11,6 +11,9 @@ from typing import Final
 
 from outlive.protocol import ids
 
+ANSWER: Final = "answer-"
+"""How the names of signals begin that answer a question of a step; tasks declare none of these."""
+
 _DIGEST_LENGTH: Final = 24
 _COUNTED: Final = re.compile(r"\d|r\d+-")
 
@@ -36,6 +39,16 @@ def fit(step_id: str) -> str:
         return step_id
     digest = hashlib.blake2b(step_id.encode(), digest_size=_DIGEST_LENGTH // 2).hexdigest()
     return f"{step_id[: ids.ID_LENGTH - _DIGEST_LENGTH - 1]}-{digest}"
+
+
+def answer_signal(step_id: str) -> str:
+    """Return the name of the signal that answers the question of a step: ``answer-4``."""
+    return fit(f"{ANSWER}{step_id}")
+
+
+def is_answer(signal: str | None) -> bool:
+    """True for the name of a signal that answers a question of a step."""
+    return signal is not None and signal.startswith(ANSWER)
 
 
 def chosen(step_id: str, *, run: int = 1) -> str:

@@ -46,6 +46,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         step_id, operation_id: what it is about; the operation by its number within the step.
         digest: hex digest of the arguments that an approval is for.
         until: when it ends by itself.
+        choices: the answers that a question allows; empty = any text.
     """
 
     reason: ReasonCode
@@ -56,6 +57,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     operation_id: str | None = None
     digest: str | None = None
     until: datetime | None = None
+    choices: list[str] = []
 
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -305,6 +305,8 @@ class Signal(Generic[T]):
 
     def __post_init__(self) -> None:
         ids.check("signal", self.name)
+        if steps.is_answer(self.name):
+            raise ids.InvalidId(f"signal {self.name!r} is taken: {steps.ANSWER}... are the answers to task.ask")
 
     def encode(self, value: T) -> bytes:
         """Return the value as sent, or raise `codec.NotStorable`."""

@@ -1,10 +1,10 @@
-"""``approve``, ``reject``, ``resolve``, ``retry``, ``skip``: what a person says to a task that cannot go on alone.
+"""``answer``, ``approve``, ``reject``, ``resolve``, ``retry``, ``skip``: what a person says to a task that cannot go on alone.
 
 An operation is named by step and number as in its key, ``4:1`` or ``4`` for short, and may be left out where the task
 waits for exactly one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, get_args
 
 import click
@@ -20,6 +20,11 @@ from outlive.protocol.task import Reason, ReasonCode, Status, TaskRecord
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_WANTED: Final = {
+    ReasonCode.QUESTION: "an answer",
+    ReasonCode.APPROVAL: "an approval",
+    ReasonCode.OUTCOME_UNKNOWN: "a word on what happened",
+}
 _operation: Final = click.argument("operation", metavar="[OP]", required=False)
 
 
@@ -58,6 +63,33 @@ def reject(given: Given, task_id: str, operation: str | None, reason: str | None
         return await client.reject(task_id, named, digest=digest, reason=reason)
 
     send(given, by, answer)
+
+
+@click.command()
+@task_argument
+@click.argument("words", metavar="[STEP] TEXT", nargs=-1, required=True)
+@by_option
+@client_options
+@pass_given
+def answer(given: Given, task_id: str, words: Sequence[str], by: str) -> None:
+    """Answer a question that a task asks. Without STEP: the only one that stands.
+
+    Quote a TEXT of several words. 'outlive waiting' shows the questions.
+    """
+    if len(words) > 2:  # a step and a text
+        raise click.UsageError("give [STEP] TEXT; quote a text of several words")
+
+    async def said(client: Client) -> Answer:
+        step_id = words[0] if len(words) > 1 else await _question(client, task_id)
+        return await client.answer(task_id, step_id, words[-1])
+
+    send(given, by, said)
+
+
+async def _question(client: Client, task_id: str) -> str:
+    task = await client.get(task_id, with_input=False, with_result=False)
+    asked = {one.step_id or "": one for one in task.reasons if one.reason is ReasonCode.QUESTION}
+    return _only(task, asked, ReasonCode.QUESTION)
 
 
 def _verdict(*names: str, verdict: Verdict, text: str) -> Callable[[F], F]:
@@ -123,11 +155,11 @@ async def _asked(client: Client, task_id: str, operation: str | None, code: Reas
 def _only(task: TaskRecord, asked: Mapping[str, Reason], code: ReasonCode) -> str:
     if len(asked) == 1:
         return next(iter(asked))
-    what = "an approval" if code is ReasonCode.APPROVAL else "a word on what happened"
+    what = _WANTED[code]
     if not asked:
         raise click.ClickException(f"task {task.task_id} does not wait for {what}. See: outlive why {task.task_id}")
     listed = "\n".join(f"  {name}  {one.message}" for name, one in asked.items())
-    raise click.UsageError(f"{len(asked)} operations of task {task.task_id} wait for {what}; name one:\n{listed}")
+    raise click.UsageError(f"{len(asked)} steps of task {task.task_id} wait for {what}; name one:\n{listed}")
 
 
 @click.command()

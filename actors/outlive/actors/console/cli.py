@@ -48,6 +48,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = MappingProxyType(
             "resume": Entry("steer:resume", "Take a pause back."),
             "cancel": Entry("steer:cancel", "Let a task start nothing more."),
             "signal": Entry("steer:signal", "Hand a value to a task that waits for it, now or later."),
+            "answer": Entry("answer:answer", "Answer a question that a task asks."),
             "approve": Entry("answer:approve", "Say yes to an operation that waits for it."),
             "reject": Entry("answer:reject", "Say no to an operation that waits for a yes."),
             "resolve": Entry("answer:resolve", "Say what became of an effect whose answer was lost."),

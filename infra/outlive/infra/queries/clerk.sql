@@ -44,7 +44,7 @@ select k.tenant, k.task_id, k.step_id, s.status, y.verb, y.by, y.decided_at
   left join lateral (
     select y.verb, y.by, y.decided_at from inbox y
      where y.tenant = t.tenant and y.task_id = t.task_id and y.pos is not null and y.name = k.step_id
-       and y.verb in ('approve', 'reject', 'resolve') and y.code = 'applied'
+       and (y.verb in ('approve', 'reject', 'resolve') or (y.verb = 'signal' and y.name like 'answer-%')) and y.code = 'applied'
      order by y.pos desc limit 1) y on true;
 
 -- name: tell_lock
