@@ -1,6 +1,7 @@
 """A call that may touch the world: asked for, intended, made, and (when its answer is lost) found out about.
 
-    consent     where the tool wants one: a person's yes to exactly these arguments, used once
+    identify    where the tool names the business action: this step alone makes it (`outlive.actors.unique`)
+    consent     where the tool wants one: a person's yes to exactly these arguments, used once (`outlive.actors.consent`)
     intend      the operation is durable as `started` before the tool runs
     call        as for any step
     find out    an attempt without an outcome is never repeated blindly: the remote that knows the key gets it again,
@@ -12,20 +13,22 @@ What may follow a lost answer is one pure function of the declaration: `outlive.
 import asyncio
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
+from outlive.actors.consent import pos, taken
 from outlive.actors.flow import Flow
 from outlive.actors.reactions import IfNot, Reaction, Retry, Unknown
-from outlive.actors.step import ToolStep, failure_of, given_up
-from outlive.infra import failpoints, happenings
+from outlive.actors.step import failure_of, given_up
+from outlive.actors.unique import Found, Unique
+from outlive.infra import failpoints
 from outlive.infra.claims import Mail
 from outlive.infra.clerk import read_command
-from outlive.infra.records import AnswerRow, AttemptRow, Fact, OperationRow, Record
-from outlive.protocol import backoff, codec, keys, paths
-from outlive.protocol.commands import Approve, Reject, Resolve
+from outlive.infra.records import AttemptRow, OperationRow, Record
+from outlive.protocol import backoff, codec, paths
+from outlive.protocol.commands import Resolve
 from outlive.protocol.errors import StepFailed
 from outlive.protocol.operations import ErrorClass, Outcome
-from outlive.protocol.task import Failure, Reason, ReasonCode
+from outlive.protocol.task import Failure, ReasonCode
 from outlive.protocol.tools import AnyTool, Operation
 
 R = TypeVar("R")
@@ -39,13 +42,6 @@ _UNDECIDED: Final = frozenset({"started", "unknown"})
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[R]):
-    """The effect had happened, and this is its result."""
-
-    value: R
-
-
-@dataclass(frozen=True, slots=True)
 class Lost:
     """An attempt without an outcome. `deadline` is the last moment at which it could still send."""
 
@@ -55,10 +51,10 @@ class Lost:
     how: str
 
 
-class Effect(ToolStep[R]):
+class Effect(Unique[R]):
     """A tool call that is not read-only."""
 
-    __slots__ = ("_if_not", "_letter", "_looked_back", "_looked_up", "_lost")
+    __slots__ = ("_if_not", "_looked_back", "_looked_up", "_lost")
 
     def __init__(self, flow: Flow, step_id: str, tool: AnyTool, bound: dict[str, Any]) -> None:
         """See `ToolStep`."""
@@ -66,7 +62,6 @@ class Effect(ToolStep[R]):
         self._lost: Lost | None = None
         self._looked_back = False  # at what another incarnation left open
         self._looked_up = False
-        self._letter: Mail | None = None  # the yes that the next intent uses up
         self._if_not: tuple[IfNot, str] | None = None  # what follows a lost attempt that did not happen
 
     async def before(self) -> Found[R] | None:
@@ -76,7 +71,9 @@ class Effect(ToolStep[R]):
         await self._look_up_first()
         lost = self._lost or self._left_open() or self._forgotten()
         if lost is None:
-            await self._consent()
+            if (same := await self.identify()) is not None:
+                return same
+            await self.consent()
         else:
             self.attempt = lost.attempt  # until it is known that there will be another one
             if (found := await self._find_out(lost)) is not None:
@@ -143,83 +140,20 @@ class Effect(ToolStep[R]):
             return None
         return Lost(self.attempt - 1, first, first + timedelta(seconds=self.tool.timeout), "an earlier attempt failed")
 
-    # --- consent
-
-    async def _consent(self) -> None:
-        """Wait for a person's yes where the tool wants one. Raises `StepFailed` for a no, also by silence.
-
-        Defeats: a world that changes between a person's yes and the call
-        Then: the call is made: the yes is for these arguments, not for what the preview showed of the world
-        Seen: when the question was asked, answered and used (`outlive receipt TASK`)
-        """
-        if not self.tool.needs_approval(self.bound):
-            return
-        asked_at = self.flow.world.clock.now()
-        until = asked_at + timedelta(seconds=self.tool.approval_ttl)
-        reason = self._reason(ReasonCode.APPROVAL, f"outlive approve {self._named}", await self._preview(), until)
-
-        def asked() -> Record:
-            operation = self._row("awaiting_approval", arguments=self.encoded)
-            return Record(facts=(self._approval("asked", reason.message),), operations=(operation,), point="question")
-
-        while True:
-            letter = await self.flow.consult(self.step_id, reason, asked)
-            if letter is None:
-                raise self._refused(None, "expired", f"nobody said yes to {self._title()} in time")
-            command = read_command(letter)
-            if isinstance(command, Reject):
-                why = f": {command.reason}" if command.reason else ""
-                raise self._refused(letter, "refused", f"{self._title()} was refused by {letter.by or 'a person'}{why}")
-            if isinstance(command, Approve):  # its digest was checked against the reason's when it was applied
-                self._letter, self._began = letter, self.flow.world.clock.now()
-                return
-            self._pass_over(letter, "it says neither yes nor no")
-
-    async def _preview(self) -> str:
-        shown = f"{self._show()} waits for your yes"
-        if self.tool.preparer is None:
-            return shown
-        try:
-            return f"{shown}: {await self.run(self.tool.preparer)}"[:2000]
-        except Exception as error:  # noqa: BLE001  # a preview may fail in any way; the question stands all the same
-            return f"{shown} (no preview: {failure_of(error).message})"[:2000]
-
-    def _refused(self, letter: Mail | None, status: str, message: str) -> StepFailed:
-        kind = "ApprovalExpired" if letter is None else "Rejected"
-        failure = Failure(type=kind, message=message, error_class="rejected", step_id=self.step_id)
-        self._settle("failed")
-        self.flow.write(
-            Record(
-                facts=(
-                    self._approval(status, message, letter),
-                    self._fact("failed", message[:500], body=codec.encode(failure), **_pos(letter)),
-                ),
-                operations=(self._row("failed", ended=self.flow.world.clock.now()),), answers=_taken(letter), steps=1,
-                current_step=self.step_id, state=self.flow.withdraw(self.step_id), point="outcome",
-            )
-        )  # fmt: skip
-        return StepFailed(failure)
-
     # --- intent
 
     async def _intend(self) -> None:
         """Make the operation durable as started; the yes it rests on is used up in the same transaction."""
-        flow, letter = self.flow, self._letter
-        facts: tuple[Fact, ...] = ()
-        if letter is not None:
-            by = letter.by or "a person"
-            facts = (
-                self._approval("given", f"{by} said yes to {self._title()}", letter),
-                self._approval("used", f"The yes of {by} is used for {self._title()}", letter),
-            )
-        row = self._row("started", arguments=self.encoded)
+        flow = self.flow
+        row = self._row("started", arguments=self.encoded)._replace(note=self._note)
+        record = Record(
+            facts=self.uses(), operations=(row,), answers=taken(self._letter), current_step=self.step_id,
+            state=flow.withdraw(self.step_id), point="intent",
+        )  # fmt: skip
         self._phase = "intended"
         self._settle("started")
-        record = Record(
-            facts=facts, operations=(row,), answers=_taken(letter), current_step=self.step_id, point="intent"
-        )
         await flow.commit(record)
-        self._letter = None
+        self.used()
         await self._covered()
         if flow.stopping:
             flow.write(self._not_started("the task was stopped first"))
@@ -278,10 +212,6 @@ class Effect(ToolStep[R]):
         record.facts = (self._fact("unknown", reason, body=codec.encode(failure)),)
         record.steps, record.current_step = 1, self.step_id
         self.flow.write(record)
-
-    def _settle(self, status: str) -> None:
-        """Remember what an end of the task will say of this effect."""
-        self.flow.effects[self.step_id, self.operation_id] = (self.tool.name, status)
 
     def _record_unknown(self, attempts: tuple[AttemptRow, ...], message: str) -> None:
         self._settle("unknown")
@@ -405,7 +335,7 @@ class Effect(ToolStep[R]):
         message = f"{self._title()}: {how}. Not sent again."[:500]
         self.flow.write(
             Record(
-                facts=(self._fact("completed", message, body=body, **_pos(letter)),), answers=_taken(letter), steps=1,
+                facts=(self._fact("completed", message, body=body, **pos(letter)),), answers=taken(letter), steps=1,
                 operations=(self._row("succeeded", ended=self.flow.world.clock.now()),), current_step=self.step_id,
                 point="outcome",
             )
@@ -419,49 +349,14 @@ class Effect(ToolStep[R]):
         self._settle(status)
         self.flow.write(
             Record(
-                facts=(self._fact("failed", failure.message[:500], body=codec.encode(failure), **_pos(letter)),),
-                operations=(self._row(status, ended=self.flow.world.clock.now()),), answers=_taken(letter), steps=1,
+                facts=(self._fact("failed", failure.message[:500], body=codec.encode(failure), **pos(letter)),),
+                operations=(self._row(status, ended=self.flow.world.clock.now()),), answers=taken(letter), steps=1,
                 current_step=self.step_id, point="outcome",
             )
         )  # fmt: skip
         return StepFailed(failure)
 
-    def _pass_over(self, letter: Mail | None, why: str) -> None:
-        """Tell that a letter cannot be used; the question is asked again."""
-        self._tell(f"{self._title()}: an answer was passed over: {why}", letter=letter)
-
-    def _tell(self, message: str, status: str = "unknown", *, letter: Mail | None = None, **more: Any) -> None:
-        self.flow.write(
-            Record(facts=(self._fact(status, message[:500], **more, **_pos(letter)),), answers=_taken(letter))
-        )
-
-    # --- words and rows
-
-    @property
-    def _named(self) -> str:
-        return f"{self.flow.claim.task_id} {keys.short(self.step_id, self.operation_id)}"
-
     @property
     def _reconciler(self) -> str:
         fn = self.tool.reconciler
         return fn.name if fn is not None else ""
-
-    def _reason(self, code: ReasonCode, do: str, message: str, until: datetime | None) -> Reason:
-        return Reason(
-            reason=code, since=self.flow.world.clock.now(), do=do, message=message, step_id=self.step_id,
-            operation_id=self.operation_id, until=until, digest=self.digest.hex(),
-        )  # fmt: skip
-
-    def _approval(self, status: Any, message: str, letter: Mail | None = None) -> Fact:
-        by = letter.by if letter is not None else None
-        return happenings.approval(
-            self.flow.claim, self.flow.world.clock.now(), self.step_id, self.operation_id, status, message, by=by
-        )
-
-
-def _taken(letter: Mail | None) -> tuple[AnswerRow, ...]:
-    return (AnswerRow(letter.pos, taken=True),) if letter is not None else ()
-
-
-def _pos(letter: Mail | None) -> dict[str, int]:
-    return {"inbox_pos": letter.pos} if letter is not None else {}

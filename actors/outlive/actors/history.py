@@ -20,6 +20,12 @@ DONE = frozenset({"completed", "failed", "unknown"})
 OPERATION: Final = "1"
 """An operation's id is its number within the step; the first one carries what the code calls, later ones a person's word."""
 
+REJECTED: Final = "rejected: "
+"""How the ledger's note of an operation begins to which a person has said no; their words follow."""
+
+TRIED_AGAIN: Final = b'"tried again"'
+"""Stored with the fact that a person has a step tried again."""
+
 
 def call_text(name: str, arguments: bytes, order: Sequence[str] = ()) -> str:
     """Show a call as a person would write it, cut to a line; `arguments` as stored, `order` as declared."""
@@ -40,6 +46,7 @@ class History:
         "done",
         "letters",
         "operations",
+        "refusals",
         "signals",
         "unvisited",
         "waits",
@@ -60,6 +67,11 @@ class History:
         self.letters: defaultdict[str, deque[Mail]] = defaultdict(
             deque
         )  # a person's word on a step, by the inbox row's name
+        self.refusals: dict[bytes, tuple[str, str]] = {  # by digest: the step that asked, and a person's no
+            operation.digest: (operation.step_id, operation.note.removeprefix(REJECTED))
+            for operation in reversed(claimed.operations)
+            if operation.note is not None and operation.note.startswith(REJECTED)
+        }
         self._sort(claimed.facts)
         self.unvisited = {
             step_id
@@ -117,6 +129,14 @@ class History:
     def latest(self, step_id: str) -> StoredOperation | None:
         """A step's operation with the greatest number: what is, or was last, to be sent."""
         return self._latest.get(step_id)
+
+    def tried_again(self, step_id: str) -> bool:
+        """True when a person has the step tried again that had ended."""
+        return step_id in self.waits and self.waits[step_id].body is not None
+
+    def waits_itself(self, step_id: str) -> bool:
+        """True when the step is known to wait, and no person has it tried again."""
+        return step_id in self.waits and self.waits[step_id].body is None
 
     def attempt(self, step_id: str, operation_id: str) -> tuple[int, datetime | None]:
         """The number of an operation's last attempt that ended badly (0: none), and until when its step waits."""

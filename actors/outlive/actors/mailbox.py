@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from outlive.actors.flow import Flow, Stopped
-from outlive.actors.history import refused
+from outlive.actors.history import TRIED_AGAIN, refused
 from outlive.actors.waiting import signal_value
 from outlive.infra import happenings
 from outlive.infra.claims import Mail
@@ -130,7 +130,7 @@ class Mailbox:
             status: StepStatus = "completed"
             message = f"{by} gave it this result: not run"
         else:
-            body, status, message = None, "waiting", f"{by} has it tried again"
+            body, status, message = TRIED_AGAIN, "waiting", f"{by} has it tried again"
         fact = happenings.step(
             self._flow.claim, self._flow.world.clock.now(), known.step_id, known.name, status, f"{known.name}: {message}", digest=known.digest,
             attempt=known.attempt, body=body, inbox_pos=letter.pos,

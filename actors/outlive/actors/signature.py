@@ -123,10 +123,12 @@ def companion(declared: Declared, arguments: Arguments, result: Any = None, show
     return Companion(name=declared.fn.__name__, fn=declared.fn, takes_operation=has_operation, is_async=is_async)
 
 
-def check_rule(declared: Declared, option: str, rule: Callable[..., Any], arguments: Arguments) -> None:
+def check_rule(
+    declared: Declared, option: str, rule: Callable[..., Any], arguments: Arguments, result: type = bool
+) -> None:
     """Check that a function decides by the arguments, which it is called with by name. Raises `RegistrationError`."""
     name = getattr(rule, "__name__", "rule")
-    wanted = str(arguments.signature.replace(return_annotation=bool)).replace("NoneType", "None")
+    wanted = str(arguments.signature.replace(return_annotation=result)).replace("NoneType", "None")
     try:
         inspect.signature(rule).bind(**dict.fromkeys(arguments.types))
     except (TypeError, ValueError):

@@ -20,13 +20,15 @@ from typing import (
 from outlive.actors.context import current
 from outlive.actors.signature import Declared, RegistrationError, check_rule, companion, named, read, title_of
 from outlive.protocol.operations import ErrorClass, Outcome
-from outlive.protocol.tools import APPROVAL_TTL, TIMEOUT, Durable, Operation, P, R_co, RetryPolicy, Tool
+from outlive.protocol.tools import APPROVAL_TTL, TIMEOUT, Durable, Operation, P, R_co, RetryPolicy, Tool, UniqueWithin
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_ONLY_WITH: Final = {"approval_ttl": "requires_approval", "key_ttl": "idempotent"}
-"""Options that say something about a flag."""
+_ONLY_WITH: Final = {
+    "approval_ttl": "requires_approval=True", "key_ttl": "idempotent=True", "unique_within": "unique=",
+}  # fmt: skip
+"""Options that say something about another one."""
 
 
 class DirectCall(RuntimeError):
@@ -118,6 +120,8 @@ class ToolOptions(TypedDict, total=False):
     idempotent: bool  # the same call may be sent again: the remote honours `op.key`, or twice is the same as once
     requires_approval: bool | Callable[..., bool]  # a person must say yes first; or a function of the arguments
     approval_ttl: float  # seconds for which that question stands, 7 days if left out; then it is a no
+    unique: Callable[..., str]  # names the business action: the same again is not sent again, whoever asks for it
+    unique_within: UniqueWithin  # "tenant" if left out; "task": among the calls of one task
     prepare: Callable[..., str] | Callable[..., Awaitable[str]]  # the same as ``@tool.prepare``
     name: str  # instead of the function's
     title: str  # what people read, for instance "read {path}"
@@ -169,6 +173,8 @@ def declare(
     idempotent: bool = False,
     requires_approval: bool | Callable[..., bool] = False,
     approval_ttl: float | None = None,
+    unique: Callable[..., str] | None = None,
+    unique_within: UniqueWithin | None = None,
     prepare: Callable[..., Any] | None = None,
     timeout: float = TIMEOUT,
     settle: float | None = None,
@@ -181,13 +187,15 @@ def declare(
     declared = named("tool", name, fn)
     effect = {
         "idempotent": idempotent, "requires_approval": requires_approval, "approval_ttl": approval_ttl,
-        "prepare": prepare, "settle": settle, "key_ttl": key_ttl,
+        "unique": unique, "unique_within": unique_within, "prepare": prepare, "settle": settle, "key_ttl": key_ttl,
     }  # fmt: skip
     given = {flag: value for flag, value in effect.items() if value is not None and value is not False}
     _check_flags(declared, given, read_only=read_only)
     signature = read(declared, Operation)
     if callable(requires_approval):
         check_rule(declared, "requires_approval", requires_approval, signature.arguments)
+    if unique is not None:
+        check_rule(declared, "unique", unique, signature.arguments, str)
     try:
         tool: DeclaredTool[..., Any] = DeclaredTool(
             name=declared.name,
@@ -198,6 +206,8 @@ def declare(
             idempotent=idempotent,
             requires_approval=requires_approval,
             approval_ttl=APPROVAL_TTL if approval_ttl is None else approval_ttl,
+            unique=unique,
+            unique_within=unique_within or "tenant",
             takes_operation=signature.leading,
             is_async=signature.is_async,
             title=title_of(declared, title, signature.arguments),
@@ -224,10 +234,8 @@ def _check_flags(declared: Declared, given: dict[str, Any], *, read_only: bool) 
             "meaning. Leave one of them out"
         )
     for flag, wanted in _ONLY_WITH.items():
-        if flag in given and wanted not in given:
-            raise declared.refuse(
-                f"{flag}={given[flag]} has no meaning without {wanted}=True. Add it, or leave {flag} out"
-            )
+        if flag in given and wanted.partition("=")[0] not in given:
+            raise declared.refuse(f"{flag}={given[flag]} has no meaning without {wanted}. Add it, or leave {flag} out")
 
 
 def _direct_call(name: str) -> DirectCall:

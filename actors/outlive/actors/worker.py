@@ -36,6 +36,7 @@ from outlive.infra.claims import Claims
 from outlive.infra.clerk import Clerk
 from outlive.infra.clock import Clock
 from outlive.infra.database import Pool
+from outlive.infra.identities import Identities
 from outlive.infra.ingester import Ingester
 from outlive.infra.journal import Journal
 from outlive.infra.liveness import Coroner, Fenced, Heartbeat
@@ -260,8 +261,8 @@ class Worker:
     async def _run_actors(self, status: anyio.abc.TaskStatus[None]) -> None:
         claims = Claims(self._pool, self.incarnation, sorted(self._kinds))
         world = World(
-            self.clock, self._threads, self.settings, self.heartbeat, claims, str(self.incarnation),
-            dict(self.app.signals), dict(self.app.tools),
+            self.clock, self._threads, self.settings, self.heartbeat, claims,
+            Identities(self._pool, self.incarnation), str(self.incarnation), dict(self.app.signals), dict(self.app.tools),
         )  # fmt: skip
         coroner = Coroner(self._pool, self.incarnation, lease=self.settings.lease)
         self.supervisor = Supervisor(

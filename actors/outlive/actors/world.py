@@ -10,6 +10,7 @@ from typing import Any
 from outlive.actors.threads import Threads
 from outlive.infra.claims import Claims
 from outlive.infra.clock import Clock
+from outlive.infra.identities import Identities
 from outlive.infra.liveness import Heartbeat
 from outlive.infra.settings import Settings
 from outlive.protocol import paths
@@ -25,6 +26,7 @@ class World:
     settings: Settings
     heartbeat: Heartbeat
     claims: Claims
+    identities: Identities
     worker: str
     signals: Mapping[str, Signal[Any]] = field(default_factory=dict[str, Signal[Any]])
     tools: Mapping[str, AnyTool] = field(default_factory=dict[str, AnyTool])

@@ -45,6 +45,7 @@ class StoredOperation(NamedTuple):
     started_at: datetime
     worker: uuid.UUID
     arguments: bytes
+    note: str | None = None
 
 
 class StoredAttempt(NamedTuple):
@@ -218,7 +219,7 @@ def _operation(to: Claimed, row: Any) -> None:
     to.operations.append(
         StoredOperation(
             row["step_id"], row["name"], row["label"], row["status"], row["digest"], row["attempt"], row["num"],
-            row["at"], row["worker"], row["body"],
+            row["at"], row["worker"], row["body"], row["note"],
         )
     )  # fmt: skip
 

@@ -194,7 +194,9 @@ class Batch:
             for row in record.operations:
                 earlier = final.get(row[:2])
                 final[row[:2]] = (
-                    row if earlier is None else row._replace(arguments=earlier.arguments, digest=earlier.digest)
+                    row
+                    if earlier is None
+                    else row._replace(arguments=earlier.arguments, digest=earlier.digest, note=row.note or earlier.note)
                 )
         return final.values()
 

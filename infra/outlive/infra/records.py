@@ -50,6 +50,7 @@ class OperationRow(NamedTuple):
     started_at: datetime
     deadline: datetime | None = None
     ended_at: datetime | None = None
+    note: str | None = None  # None: as before
 
 
 class AttemptRow(NamedTuple):

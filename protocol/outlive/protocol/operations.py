@@ -24,7 +24,11 @@ class ErrorClass(enum.StrEnum):
 
 
 class OperationStatus(enum.StrEnum):
-    """Where an operation is; ``unknown`` is not ``failed``."""
+    """Where an operation is; ``unknown`` is not ``failed``.
+
+    ``prepared``: its arguments are known, and nothing was sent for it: the same business action is made by another step
+    (see ``unique=``), which it waits for, or whose result it has (then `OperationRecord.note` says whose).
+    """
 
     PREPARED = "prepared"
     AWAITING_APPROVAL = "awaiting_approval"
@@ -42,6 +46,7 @@ class OperationRecord(msgspec.Struct, frozen=True, kw_only=True):
         digest: hex digest of the encoded arguments; another payload under the same key is refused.
         attempts: how many times it was begun.
         arguments: as given (marked secrets as digests).
+        note: what a person should know beside the status: who agreed to it, whose result it has, why it was not sent.
     """
 
     operation_id: str
@@ -56,6 +61,7 @@ class OperationRecord(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: datetime | None = None
     arguments: Any = None
     result: Any = None
+    note: str | None = None
 
 
 class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):

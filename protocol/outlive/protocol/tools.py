@@ -24,6 +24,12 @@ Durable = Literal["", "before_next"]
 TIMEOUT: Final = 60.0
 """Seconds a tool may take unless it says otherwise."""
 
+UniqueWithin = Literal["tenant", "task"]
+"""Among which tasks `Tool.unique` names one action: all of the tenant, or each on its own."""
+
+UNIQUE_LENGTH: Final = 200
+"""Bytes of an action's name that are kept as they are; a longer one is known by its digest."""
+
 APPROVAL_TTL: Final = 7 * 86_400.0
 """Seconds for which a question for a yes stands unless the tool says otherwise; silence is a no."""
 
@@ -121,6 +127,9 @@ class Tool(Generic[P, R_co]):
         idempotent: the same call may be sent again with the same key.
         requires_approval: a person must say yes before it is sent; or a function of the arguments that says so.
         approval_ttl: seconds for which that question stands; then it counts as a no.
+        unique: names the business action by the arguments, for instance an order's number: the same name again, in
+            another step or task, has the first one's result and sends nothing; with other arguments a person is asked.
+        unique_within: see `UniqueWithin`.
         takes_operation: `fn` wants an `Operation` first.
         is_async: `fn` returns an awaitable; otherwise it runs in a thread.
         title: what people read; ``{parameter}`` stands for an argument.
@@ -145,6 +154,8 @@ class Tool(Generic[P, R_co]):
     idempotent: bool
     requires_approval: bool | Callable[..., bool] = False
     approval_ttl: float = APPROVAL_TTL
+    unique: Callable[..., str] | None = None
+    unique_within: UniqueWithin = "tenant"
     takes_operation: bool
     is_async: bool
     title: str
@@ -168,6 +179,8 @@ class Tool(Generic[P, R_co]):
             raise ValueError(f"approval_ttl of {self.name} is {self.approval_ttl}: give seconds above 0")
         if self.durable not in ("", "before_next"):
             raise ValueError(f'durable of {self.name} is {self.durable!r}: give "before_next" or leave it out')
+        if self.unique_within not in ("tenant", "task"):
+            raise ValueError(f'unique_within of {self.name} is {self.unique_within!r}: give "tenant" or "task"')
         if self.step_id is not None:
             steps.check_chosen(self.step_id)
 
@@ -195,6 +208,21 @@ class Tool(Generic[P, R_co]):
         """Say whether a person must agree to these arguments. Raises what a function of the author's raises."""
         wanted = self.requires_approval
         return bool(wanted(**self.whole(bound))) if callable(wanted) else wanted
+
+    def action(self, bound: Mapping[str, Any]) -> str | None:
+        """Return the name of the business action that these arguments are; None: it has none.
+
+        Raises:
+            TypeError: `unique` returned no text; and what that function raises.
+        """
+        if self.unique is None:
+            return None
+        name: Any = self.unique(**self.whole(bound))
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"unique of {self.name} returned {name!r}: return a text that names the action")
+        raw = name.encode("utf-8", "surrogatepass")
+        plain = len(raw) <= UNIQUE_LENGTH and name.isprintable()
+        return name if plain else f"#{codec.digest(raw).hex()}"
 
     def encode_arguments(self, bound: Mapping[str, Any]) -> bytes:
         """Return bound arguments as stored, or raise `codec.NotStorable`."""

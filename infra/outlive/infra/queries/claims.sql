@@ -111,20 +111,20 @@ with k as materialized (
   select k.i, k.tenant, k.task_id, k.run_from, k.applied, k.published
     from unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[]) with ordinality as k(tenant, task_id, run_from, applied, published, i))
 select k.i, 'f' as what, f.type as name, f.step_id, f.name as label, f.status, f.digest, f.seq as num, f.attempt::bigint as attempt, f.inbox_pos as pos,
-       f.wait_until as at, f.codec, f.body, null::uuid as worker, f.arguments
+       f.wait_until as at, f.codec, f.body, null::uuid as worker, f.arguments, null::text as note
   from k join fact f on f.tenant = k.tenant and f.task_id = k.task_id and f.seq > k.run_from and f.type in ('step', 'note') and f.step_id is not null
 union all
-select k.i, 'o', o.operation_id, o.step_id, o.name, o.status, o.digest, o.epoch, o.attempt, null, o.started_at, o.codec, o.arguments, o.worker, null
+select k.i, 'o', o.operation_id, o.step_id, o.name, o.status, o.digest, o.epoch, o.attempt, null, o.started_at, o.codec, o.arguments, o.worker, null, o.note
   from k join operation o on o.tenant = k.tenant and o.task_id = k.task_id
 union all
-select k.i, 'a', a.operation_id, a.step_id, a.error_class, a.reason, null, a.attempt, null, null, a.wait_until, 0::smallint, null, a.worker, null
+select k.i, 'a', a.operation_id, a.step_id, a.error_class, a.reason, null, a.attempt, null, null, a.wait_until, 0::smallint, null, a.worker, null, null
   from k join attempt a on a.tenant = k.tenant and a.task_id = k.task_id
 union all
-select k.i, 'm', y.verb, y.name, y.command_id, y.by, y.digest, y.pos, null, null, y.received_at, y.codec, y.body, null, null
+select k.i, 'm', y.verb, y.name, y.command_id, y.by, y.digest, y.pos, null, null, y.received_at, y.codec, y.body, null, null, null
   from k join inbox y on y.tenant = k.tenant and y.task_id = k.task_id and y.pos is not null
  where y.pos > k.applied or (not y.taken and y.verb in ('signal', 'child', 'approve', 'reject', 'resolve', 'retry', 'skip') and y.code = 'applied')
 union all
-select k.i, 'e', '', null, null, null, null, f.seq, null, null, null, 0::smallint, f.event, null, null
+select k.i, 'e', '', null, null, null, null, f.seq, null, null, null, 0::smallint, f.event, null, null, null
   from k join fact f on f.tenant = k.tenant and f.task_id = k.task_id and f.seq > k.published
 order by 1, 2, 8;
 

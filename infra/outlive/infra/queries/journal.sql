@@ -55,13 +55,14 @@ f as (
     from unnest($3::journal_fact[]) x join own on own.i = x.i),
 o as (
   insert into operation as o (tenant, task_id, step_id, operation_id, name, status, attempt, epoch, worker, digest, codec, arguments,
-                              started_at, deadline, ended_at)
+                              started_at, deadline, ended_at, note)
   select own.tenant, own.task_id, x.step_id, x.operation_id, x.name, x.status, x.attempt, b.epoch, $1, x.digest, x.codec, x.arguments,
-         x.started_at, x.deadline, x.ended_at
+         x.started_at, x.deadline, x.ended_at, x.note
     from unnest($4::journal_operation[]) x join own on own.i = x.i join b on b.i = x.i
   on conflict (tenant, task_id, step_id, operation_id) do update
      set status = excluded.status, attempt = excluded.attempt, epoch = excluded.epoch, worker = excluded.worker,
-         started_at = excluded.started_at, deadline = excluded.deadline, ended_at = excluded.ended_at),
+         started_at = excluded.started_at, deadline = excluded.deadline, ended_at = excluded.ended_at,
+         note = coalesce(excluded.note, o.note)),
 a as (
   insert into attempt (tenant, task_id, step_id, operation_id, attempt, worker, started_at, ended_at, error_class, reason, wait_until)
   select own.tenant, own.task_id, x.step_id, x.operation_id, x.attempt, x.worker, x.started_at, x.ended_at, x.error_class, x.reason,

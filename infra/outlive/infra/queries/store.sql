@@ -68,9 +68,9 @@ select p.seq, p.step_id, p.name, p.status, p.digest, p.size, case when p.size <=
 -- name: operations
 -- The ledger after (step $3, operation $4): as many as fit into $5 bytes, at most $6.
 select p.step_id, p.operation_id, p.name, p.status, p.attempt, p.epoch, p.digest, case when p.bytes <= $5 then p.arguments end as arguments,
-       p.started_at, p.ended_at
-  from (select o.step_id, o.operation_id, o.name, o.status, o.attempt, o.epoch, o.digest, o.arguments, o.started_at, o.ended_at,
-               row_number() over ids as n, sum(octet_length(o.arguments) + length(o.name) * 4 + 800) over ids as bytes
+       p.started_at, p.ended_at, p.note
+  from (select o.step_id, o.operation_id, o.name, o.status, o.attempt, o.epoch, o.digest, o.arguments, o.started_at, o.ended_at, o.note,
+               row_number() over ids as n, sum(octet_length(o.arguments) + length(o.name) * 4 + coalesce(length(o.note), 0) * 4 + 800) over ids as bytes
           from operation o
          where o.tenant = $1 and o.task_id = $2 and (o.step_id, o.operation_id) > ($3, $4)
         window ids as (order by o.step_id, o.operation_id) order by o.step_id, o.operation_id limit $6) p
@@ -157,7 +157,7 @@ select t.task_id, t.created_at
 -- signals and children are steps too, and no tools.
 with s as materialized (
   select x.task_id, x.step_id, x.name, x.attempts,
-         case when x.operation in ('prepared', 'awaiting_approval', 'started') then 'open'
+         case when x.operation in ('awaiting_approval', 'started') then 'open'
               when x.status in ('completed', 'skipped') then 'succeeded'
               when x.status = 'waiting' then 'open'
               when x.operation = 'unknown' then 'unknown'

@@ -1,0 +1,170 @@
+"""Consent: what a person must have said before a call is made.
+
+    asked       the question stands in the task's row, with the digest of exactly these arguments and a deadline
+    given       the first answer in the store's order; used once, in the transaction of the intent that rests on it
+    refused     a no, also by silence: the step fails; the same call again is refused at once, with the same words
+
+Automatic attempts of an operation rest on the yes that its first one used.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from outlive.actors.flow import Flow
+from outlive.actors.history import REJECTED
+from outlive.actors.step import ToolStep, failure_of
+from outlive.infra import happenings
+from outlive.infra.claims import Mail
+from outlive.infra.clerk import read_command
+from outlive.infra.records import AnswerRow, Fact, Record
+from outlive.protocol import codec, keys
+from outlive.protocol.commands import Approve, Reject
+from outlive.protocol.errors import StepFailed
+from outlive.protocol.task import Failure, Reason, ReasonCode
+from outlive.protocol.tools import AnyTool
+
+R = TypeVar("R")
+
+
+class Consented(ToolStep[R]):
+    """A call that may need a person's yes, with the words and rows that it shares with what follows it."""
+
+    __slots__ = ("_agreed", "_letter", "_note")
+
+    def __init__(self, flow: Flow, step_id: str, tool: AnyTool, bound: dict[str, Any]) -> None:
+        """See `ToolStep`."""
+        super().__init__(flow, step_id, tool, bound)
+        self._letter: Mail | None = None  # the yes that the next intent uses up
+        self._agreed = False  # an intent has used one: later attempts of the operation rest on it
+        self._note: str | None = None  # what the ledger will say beside the status
+
+    async def consent(self) -> None:
+        """Wait for a person's yes where the tool wants one. Raises `StepFailed` for a no, also by silence.
+
+        Defeats: a world that changes between a person's yes and the call
+        Then: the call is made: the yes is for these arguments, not for what the preview showed of the world
+        Seen: when the question was asked, answered and used (`outlive receipt TASK`)
+        """
+        if self._letter is not None or self._agreed or not self.tool.needs_approval(self.bound):
+            return
+        if self.attempt > 1 and self.flow.history.attempt(self.step_id, self.operation_id)[1] is not None:
+            return  # another worker's attempt used the yes, and this one was set by it
+        self._as_before()
+        await self.ask(await self._preview())
+
+    async def ask(self, message: str) -> None:
+        """Wait for a yes to this call; the next intent uses it. Raises `StepFailed` for a no, also by silence."""
+        until = self.flow.world.clock.now() + timedelta(seconds=self.tool.approval_ttl)
+        reason = self._reason(ReasonCode.APPROVAL, f"outlive approve {self._named}", message[:2000], until)
+
+        def asked() -> Record:
+            operation = self._row("awaiting_approval", arguments=self.encoded)
+            return Record(facts=(self._approval("asked", reason.message),), operations=(operation,), point="question")
+
+        while True:
+            letter = await self.flow.consult(self.step_id, reason, asked)
+            if letter is None:
+                raise self._refused(None, "expired", f"nobody said yes to {self._title()} in time")
+            command = read_command(letter)
+            if isinstance(command, Reject):
+                why = f": {command.reason}" if command.reason else ""
+                raise self._refused(letter, "refused", f"{self._title()} was refused by {letter.by or 'a person'}{why}")
+            if isinstance(command, Approve):  # its digest was checked against the reason's when it was applied
+                self._letter, self._began = letter, self.flow.world.clock.now()
+                return
+            self._pass_over(letter, "it says neither yes nor no")
+
+    def _as_before(self) -> None:
+        """Refuse a call to which a person has said no already, unless a person wants it tried again."""
+        earlier = self.flow.history.refusals.get(self.digest)
+        if earlier is not None and not self.flow.history.tried_again(self.step_id):
+            raise self._refused(None, "refused", f"{earlier[1]} (asked by step {earlier[0]})")
+
+    async def _preview(self) -> str:
+        shown = f"{self._show()} waits for your yes"
+        if self.tool.preparer is None:
+            return shown
+        try:
+            return f"{shown}: {await self.run(self.tool.preparer)}"
+        except Exception as error:  # noqa: BLE001  # a preview may fail in any way; the question stands all the same
+            return f"{shown} (no preview: {failure_of(error).message})"
+
+    def _refused(self, letter: Mail | None, status: str, message: str) -> StepFailed:
+        """Record a no. Returns what is raised now and on every resume."""
+        expired = status == "expired"
+        kind = "ApprovalExpired" if expired else "Rejected"
+        failure = Failure(type=kind, message=message, error_class="rejected", step_id=self.step_id)
+        note = None
+        if not expired:
+            note = (REJECTED + message)[:500]
+            self.flow.history.refusals.setdefault(self.digest, (self.step_id, message))
+        self._settle("failed")
+        row = self._row("failed", arguments=self.encoded, ended=self.flow.world.clock.now())
+        self.flow.write(
+            Record(
+                facts=(
+                    self._approval(status, message, letter),
+                    self._fact("failed", message[:500], body=codec.encode(failure), **pos(letter)),
+                ),
+                operations=(row._replace(note=note),), answers=taken(letter), steps=1,
+                current_step=self.step_id, state=self.flow.withdraw(self.step_id), point="outcome",
+            )
+        )  # fmt: skip
+        return StepFailed(failure)
+
+    def uses(self) -> Sequence[Fact]:
+        """What an intent tells of the yes that it uses up."""
+        if self._letter is None:
+            return ()
+        by = self._letter.by or "a person"
+        return (
+            self._approval("given", f"{by} said yes to {self._title()}", self._letter),
+            self._approval("used", f"The yes of {by} is used for {self._title()}", self._letter),
+        )
+
+    def used(self) -> None:
+        """The intent that uses the yes is durable."""
+        self._agreed = self._agreed or self._letter is not None
+        self._letter = self._note = None
+
+    # --- words and rows
+
+    def _settle(self, status: str) -> None:
+        """Remember what an end of the task will say of this effect."""
+        self.flow.effects[self.step_id, self.operation_id] = (self.tool.name, status)
+
+    def _pass_over(self, letter: Mail | None, why: str) -> None:
+        """Tell that a letter cannot be used; the question is asked again."""
+        self._tell(f"{self._title()}: an answer was passed over: {why}", letter=letter)
+
+    def _tell(self, message: str, status: str = "unknown", *, letter: Mail | None = None, **more: Any) -> None:
+        self.flow.write(
+            Record(facts=(self._fact(status, message[:500], **more, **pos(letter)),), answers=taken(letter))
+        )
+
+    @property
+    def _named(self) -> str:
+        return f"{self.flow.claim.task_id} {keys.short(self.step_id, self.operation_id)}"
+
+    def _reason(self, code: ReasonCode, do: str, message: str, until: Any) -> Reason:
+        return Reason(
+            reason=code, since=self.flow.world.clock.now(), do=do, message=message, step_id=self.step_id,
+            operation_id=self.operation_id, until=until, digest=self.digest.hex(),
+        )  # fmt: skip
+
+    def _approval(self, status: Any, message: str, letter: Mail | None = None) -> Fact:
+        by = letter.by if letter is not None else None
+        return happenings.approval(
+            self.flow.claim, self.flow.world.clock.now(), self.step_id, self.operation_id, status, message, by=by
+        )
+
+
+def taken(letter: Mail | None) -> tuple[AnswerRow, ...]:
+    """The mark that a step has used a letter."""
+    return (AnswerRow(letter.pos, taken=True),) if letter is not None else ()
+
+
+def pos(letter: Mail | None) -> dict[str, int]:
+    """The letter that a fact names."""
+    return {"inbox_pos": letter.pos} if letter is not None else {}
