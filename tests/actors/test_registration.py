@@ -498,6 +498,23 @@ def test_rules_that_are_refused(app: App) -> None:
     assert refused(app.tool(requires_approval=lambda: True), pay) == (
         f"{called} rule(amount: int, to: str = 'me') -> bool"
     )
+    assert refused(app.tool(unique=lambda order: order), pay) == (
+        "unique is called with the arguments, by name. Write: def rule(amount: int, to: str = 'me') -> str"
+    )
+    assert refused(app.tool(unique_within="task"), pay) == (
+        "unique_within=task has no meaning without unique=. Add it, or leave unique_within out"
+    )
+
+
+def test_the_name_of_an_action(app: App) -> None:
+    @app.tool(unique=lambda order, **_: order)
+    def pay(order: str, cents: int = 1) -> None: ...
+
+    assert (pay.action({"order": "o-1"}), pay.unique_within) == ("o-1", "tenant")
+    assert pay.action({"order": "o" * 201}) == pay.action({"order": "o" * 201}) != pay.action({"order": "o" * 202})
+    assert pay.action({"order": "o\0"}) != pay.action({"order": "o"})
+    with pytest.raises(TypeError, match="unique of pay returned ''"):
+        pay.action({"order": ""})
 
 
 # Companions

@@ -12,11 +12,22 @@ import pytest
 from outlive.actors.testing import Server
 from outlive.infra import database, sql
 
-BIG: Final = frozenset({"task", "fact", "inbox", "operation", "attempt", "death", "audit"})
+BIG: Final = frozenset({"task", "fact", "inbox", "operation", "attempt", "death", "audit", "identity"})
 SMALL: Final = frozenset({"task_due", "task_mail", "task_owner", "task_sweep", "task_tell"})
 """Indexes of what is wanted or held now, however many tasks there are: these may be read from end to end."""
 BY_JOURNAL_CONNECTIONS: Final = frozenset({"journal", "clerk", "ingest"})
-FILES: Final = ("claims", "clerk", "deadletters", "ingest", "journal", "liveness", "relay", "store", "supervisor")
+FILES: Final = (
+    "claims",
+    "clerk",
+    "deadletters",
+    "identity",
+    "ingest",
+    "journal",
+    "liveness",
+    "relay",
+    "store",
+    "supervisor",
+)
 """All but the doctor's (a person waits for it), and those that only migrate."""
 
 FILL: Final = """
@@ -37,6 +48,8 @@ insert into attempt (tenant, task_id, step_id, operation_id, attempt, worker, st
 select 'default', 't' || n % 1000, n::text, '1', 1, '00000000-0000-0000-0000-000000000001', now() from generate_series(1, 20000) n;
 insert into death (tenant, task_id, epoch, worker, steps, reason)
 select 'default', 't' || n, 1, '00000000-0000-0000-0000-000000000001', 0, 'process ended' from generate_series(1, 20000) n;
+insert into identity (tenant, tool, scope, name, task_id, step_id, operation_id, digest, since)
+select 'default', 'refund', '', 'o-' || n, 't' || n, '1', '1', '', 0 from generate_series(1, 20000) n;
 insert into audit (tenant, task_id, who, what) select 'default', 't' || n, 'ann', 'cancel' from generate_series(1, 20000) n;
 insert into worker (incarnation, server_started, until, host, pid, version, protocol, kinds, slots)
 values ('00000000-0000-0000-0000-000000000001', now(), now() + interval '1 hour', 'h', 1, '1', 1, '{k1}', 200);

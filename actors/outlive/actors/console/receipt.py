@@ -62,6 +62,7 @@ def _effects(ledger: OperationPage) -> Iterable[dict[str, Any]]:
             "arguments": one.arguments,
             "digest": one.digest,
             "status": one.status,
+            "note": one.note,
             "started_at": one.started_at,
             "ended_at": one.ended_at,
             "attempts": one.attempts,
@@ -80,6 +81,7 @@ def _shown(effect: dict[str, Any]) -> dict[str, Any]:
     at = f", {_time(ended)}" if ended is not None else ""
     return {
         "outcome": Text.assemble((outcome, style), at),
+        "note": effect["note"],
         "key": effect["key"],
         "arguments": output.short(effect["arguments"], 1000),
         "attempts": "\n".join([str(effect["attempts"]), *map(_attempt, effect["bad_attempts"])]),
