@@ -63,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(raw)
 
-    do_GET = do_POST = do_PUT = do_HEAD = _serve  # noqa: N815  # the names are those of the methods
+    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _serve  # noqa: N815  # the names are those of the methods
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the name is the base's
         pass
