@@ -46,7 +46,9 @@ async def charge(op: Operation, cents: int) -> str:
 async def find_charge(op: Operation, cents: int) -> Outcome[str]:
     """Look for the key in the metadata of the charges made since."""
     found = await payments.payment(op, f"{URL}/charges", headers={})
-    return Outcome.happened(str(found.result["id"]), matches=found.matches) if found.verdict == "happened" else found
+    if found.verdict != "happened" or found.result is None:
+        return found
+    return Outcome.happened(str(found.result["id"]), matches=found.matches)
 
 
 @app.task
