@@ -1,14 +1,14 @@
 """The app: what a worker can run, declared by decorators."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 from outlive.actors.kind import DeclaredKind, KindDecorator
 from outlive.actors.signature import Declared, RegistrationError
-from outlive.actors.tool import DeclaredTool, ToolDecorator
+from outlive.actors.tool import ToolDecorator
 from outlive.protocol import codec, ids
-from outlive.protocol.tools import Signal
+from outlive.protocol.tools import AnyTool, Signal
 
 T = TypeVar("T")
 
@@ -24,14 +24,14 @@ class App:
 
     def __init__(self, name: str) -> None:
         self.name = ids.check("app", name)
-        self._tools: dict[str, DeclaredTool[..., Any]] = {}
+        self._tools: dict[str, AnyTool] = {}
         self._kinds: dict[str, DeclaredKind[..., Any]] = {}
         self._signals: dict[str, Signal[Any]] = {}
         self.tool = ToolDecorator(lambda tool: self._add("tool", self._tools, tool))
         self.task = KindDecorator(lambda kind: self._add("task", self._kinds, kind))
 
     @property
-    def tools(self) -> Mapping[str, DeclaredTool[..., Any]]:
+    def tools(self) -> Mapping[str, AnyTool]:
         """The tools by name, read-only."""
         return MappingProxyType(self._tools)
 
@@ -76,6 +76,41 @@ class App:
         for signal in other.signals.values():
             self.signal(signal.name, signal.type)
 
+    def agent(
+        self,
+        name: str,
+        *,
+        model: Any,
+        instructions: str = "",
+        tools: Sequence[AnyTool] = (),
+        output: Any = str,
+        **options: Any,
+    ) -> DeclaredKind[[str], Any]:
+        """Declare an agent: a kind that takes a ``goal``; the model decides each next step.
+
+        Args:
+            name: of the kind.
+            model: ``provider:name`` or a model of pydantic-ai (see the extras ``openai``, ``anthropic``).
+            instructions: what the model is told besides the rules of every agent.
+            tools: what it may call; those of this app and of others.
+            output: the type of the result.
+            options: as the attributes of `outlive.actors.agents.Agent`: mode, settings, context_tokens, plans, ...
+
+        Raises:
+            RegistrationError: pydantic-ai is not installed, a name is taken, the output cannot be stored.
+        """
+        from outlive.actors import agents  # noqa: PLC0415  # needs an extra
+
+        agent = agents.Agent(
+            name=name, model=model, instructions=instructions, tools={tool.name: tool for tool in tools},
+            output=agents.output_of(name, output), **options,
+        )  # fmt: skip
+        for tool in (*tools, agent.asking(_nobody)):
+            self._add("tool", self._tools, tool)
+        kind = agents.declare(agent)
+        self._add("task", self._kinds, kind)
+        return kind
+
     async def run(self) -> None:
         """Serve this app's tasks until stopped: a worker with the settings of the environment (``OUTLIVE_*``)."""
         import structlog  # noqa: PLC0415  # a declaring module needs no logs
@@ -95,3 +130,7 @@ class App:
                 f"app {self.name!r} has this name already, from {Declared(what, first.name, first.fn).place}. "
                 f'Choose another one: @app.{what}(name="...")'
             )
+
+
+async def _nobody(*_args: Any, **_kwargs: Any) -> Any:
+    raise RuntimeError("a model is asked by its agent's task alone")

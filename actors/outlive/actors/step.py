@@ -188,7 +188,7 @@ class ToolStep(Generic[R]):
             else:
                 self._phase = ""
                 took = int((asyncio.get_running_loop().time() - started) * 1e6)
-                await self._complete(body, took)
+                await self._complete(body, took, self.told(value))
                 return value  # type: ignore[no-any-return]  # packed by the tool's declared type
 
     async def follow(self, reaction: Reaction, error: BaseException) -> None:
@@ -280,14 +280,18 @@ class ToolStep(Generic[R]):
 
     # --- after the call
 
-    async def _complete(self, body: bytes, took: int) -> None:
+    def told(self, value: R) -> str:  # noqa: ARG002  # a decision of a model tells what was decided
+        """What people read of a result: the call's title."""
+        return self._title()
+
+    async def _complete(self, body: bytes, took: int, message: str) -> None:
         flow = self.flow
         try:
             fits(body, flow.world.settings.result_limit)
         except codec.NotStorable as error:
             raise self._fail(error) from error
         record = Record(
-            facts=(self._fact("completed", self._title(), took=took, body=body),),
+            facts=(self._fact("completed", message[:500], took=took, body=body),),
             steps=1, current_step=self.step_id, point="outcome",
         )  # fmt: skip
         record.operations = self.succeeded()

@@ -217,3 +217,8 @@ class Task:
         Signals that were not taken stay. What this run did stays in the ledger; its steps are not looked at again.
         """
         raise Restart(self._flow.kind.encode_input(self._flow.kind.bind((), input)))
+
+
+def flow_of(task: Task) -> Flow:
+    """Return what a task's function runs in, for kinds of our own that are built on it."""
+    return task._flow  # noqa: SLF001  # of this module

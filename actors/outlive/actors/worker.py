@@ -261,9 +261,17 @@ class Worker:
     async def _run_actors(self, status: anyio.abc.TaskStatus[None]) -> None:
         claims = Claims(self._pool, self.incarnation, sorted(self._kinds))
         world = World(
-            self.clock, self._threads, self.settings, self.heartbeat, claims,
-            Identities(self._pool, self.incarnation), str(self.incarnation), dict(self.app.signals), dict(self.app.tools),
-        )  # fmt: skip
+            clock=self.clock,
+            threads=self._threads,
+            settings=self.settings,
+            heartbeat=self.heartbeat,
+            claims=claims,
+            identities=Identities(self._pool, self.incarnation),
+            announcer=self._announcer,
+            worker=str(self.incarnation),
+            signals=dict(self.app.signals),
+            tools=dict(self.app.tools),
+        )
         coroner = Coroner(self._pool, self.incarnation, lease=self.settings.lease)
         self.supervisor = Supervisor(
             self._kinds, claims, self.journal, self.relay, coroner, self.ingester, self._pool, world

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from outlive.actors.threads import Threads
+from outlive.infra.announcer import Announcer
 from outlive.infra.claims import Claims
 from outlive.infra.clock import Clock
 from outlive.infra.identities import Identities
@@ -27,6 +28,7 @@ class World:
     heartbeat: Heartbeat
     claims: Claims
     identities: Identities
+    announcer: Announcer
     worker: str
     signals: Mapping[str, Signal[Any]] = field(default_factory=dict[str, Signal[Any]])
     tools: Mapping[str, AnyTool] = field(default_factory=dict[str, AnyTool])

@@ -13,7 +13,7 @@ from outlive.infra.bus import Bus, BusError
 from outlive.infra.records import Claim
 from outlive.protocol import codec
 from outlive.protocol.answers import Answer, Code
-from outlive.protocol.events import Attention
+from outlive.protocol.events import Attention, Tokens
 from outlive.protocol.subjects import Subjects
 from outlive.protocol.task import Reason, Status
 
@@ -43,6 +43,11 @@ class Announcer:
             reasons=reasons,
         )  # fmt: skip
         self._put(self._subjects.attention(claim.tenant, claim.task_id), codec.encode(body))
+
+    def tokens(self, claim: Claim, step_id: str, attempt: int, n: int, text: str) -> None:
+        """Pass on what a model has just written."""
+        body = Tokens(task_id=claim.task_id, tenant=claim.tenant, step_id=step_id, attempt=attempt, n=n, text=text)
+        self._put(self._subjects.tokens(claim.tenant, claim.task_id), codec.encode(body))
 
     def due(self) -> None:
         """Tell all workers that a task was handed back."""

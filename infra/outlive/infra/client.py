@@ -1,13 +1,15 @@
 """The client of other services: submit tasks, steer them, ask about them, wait for them. It needs NATS alone."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, ParamSpec, Self, TypeVar, cast, overload
 
 import msgspec
 from anyio import to_thread
+from nats.aio.msg import Msg
 
 from outlive.infra import embedded, export, reader, statistics
 from outlive.infra.bus import Bus
@@ -35,6 +37,7 @@ from outlive.protocol.commands import (
     Verdict,
 )
 from outlive.protocol.commands import Signal as SignalCommand
+from outlive.protocol.events import Tokens
 from outlive.protocol.subjects import Subjects
 from outlive.protocol.task import Status, TaskRecord
 from outlive.protocol.tools import Kind, Signal
@@ -225,6 +228,29 @@ class Client:
         """Yield a task's progress events from a number on, each once and in order; see `reader.read`."""
         ids.check("task_id", task_id)
         return reader.read(self._connected.bus, self._subjects, self.tenant, task_id, from_seq, follow=follow)
+
+    @asynccontextmanager
+    async def tokens(self, task_id: str) -> AsyncGenerator[AsyncIterator[Tokens]]:
+        """Listen to what a task's model writes, from the moment of entering on: for eyes alone, gaps are possible.
+
+        Only agents that stream send it. Facts come by `events`.
+        """
+        ids.check("task_id", task_id)
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+
+        async def came(message: Msg) -> None:
+            queue.put_nowait(message.data)
+
+        subscription = await self._connected.bus.subscribe(self._subjects.tokens(self.tenant, task_id), came)
+
+        async def heard() -> AsyncIterator[Tokens]:
+            while True:
+                yield codec.decode(await queue.get(), Tokens)
+
+        try:
+            yield heard()
+        finally:
+            await subscription.unsubscribe()
 
     # -- commands
 

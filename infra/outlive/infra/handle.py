@@ -1,8 +1,8 @@
 """A task as seen by who waits for it: watching, steering, the result. Waiting never touches the task."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import msgspec
@@ -13,6 +13,7 @@ from outlive.protocol import api, codec
 from outlive.protocol.answers import Answer
 from outlive.protocol.api import Trouble
 from outlive.protocol.errors import TaskCancelled, TaskFailed, Unreachable
+from outlive.protocol.events import Tokens
 from outlive.protocol.task import FINAL, Failure, Status, TaskRecord
 from outlive.protocol.tools import Signal
 
@@ -104,6 +105,10 @@ class Handle(Generic[R_co]):
     def events(self, from_seq: int = 1, *, follow: bool = False) -> AsyncGenerator[Item]:
         """Yield progress events from a number on, each once and in order; see `outlive.infra.reader.read`."""
         return self._client.events(self.task_id, from_seq, follow=follow)
+
+    def tokens(self) -> AbstractAsyncContextManager[AsyncIterator[Tokens]]:
+        """Listen to what the task's model writes, while it writes it; see `Client.tokens`."""
+        return self._client.tokens(self.task_id)
 
     async def record(self) -> TaskRecord:
         """Return the task's record. Raises like `Client.get`."""

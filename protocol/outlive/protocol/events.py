@@ -116,3 +116,21 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str
     at: datetime
     reasons: list[Reason] = []
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True):
+    """Words of a model as it writes them: for eyes alone. Not numbered, not stored, lost without a trace.
+
+    Attributes:
+        step_id: the decision that is being made.
+        attempt: of the request; a greater one begins anew.
+        n: 1, 2, 3, ... within the attempt: a gap says that words were lost.
+        text: what came.
+    """
+
+    task_id: str
+    tenant: str
+    step_id: str
+    attempt: int
+    n: int
+    text: str

@@ -16,7 +16,7 @@ import msgspec
 from outlive.protocol import api
 from outlive.protocol.answers import Answer
 from outlive.protocol.commands import AnyCommand
-from outlive.protocol.events import SEQ_HEADER, AnyEvent, Attention
+from outlive.protocol.events import SEQ_HEADER, AnyEvent, Attention, Tokens
 
 FOLDER: Final = Path(__file__).with_name("schemas")
 """Where the files are, in the source tree and in the installed package."""
@@ -29,6 +29,7 @@ MESSAGES: Final[Mapping[str, Any]] = {
     "answer": Answer,
     "event": AnyEvent,
     "attention": Attention,
+    "tokens": Tokens,
     "problem": api.Problem,
 }
 """Every message beside the api's, by the name of its schema file."""
@@ -38,6 +39,7 @@ _ADDRESSES: Final = {
     "answer": ("answer.{task_id}", "The answer to each command of a task. Not stored: ask the api for it later."),
     "event": ("progress.{task_id}", "Progress of a task, numbered from 1. Stored in the stream OUTLIVE_PROGRESS."),
     "attention": ("attention.{task_id}", "When a person must act, and when a task ends. Not stored."),
+    "tokens": ("tokens.{task_id}", "What an agent's model writes, while it writes it. Not stored, no facts."),
 }
 _HEADERS: Final = {
     "command": {"Nats-Msg-Id": "The command id, where the body has none; ids are remembered for a year."},

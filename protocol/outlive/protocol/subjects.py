@@ -60,6 +60,10 @@ class Subjects(NamedTuple):
         """Where one small message appears when a person must act, and when a task ends."""
         return f"{self.prefix}.{tenant}.attention.{task_id}"
 
+    def tokens(self, tenant: str, task_id: str) -> str:
+        """Where a model's words appear while it writes them, if its agent streams (not stored by NATS, no facts)."""
+        return f"{self.prefix}.{tenant}.tokens.{task_id}"
+
     def api(self, tenant: str, verb: str) -> str:
         """Where a question about tasks is asked (request and reply)."""
         return f"{self.prefix}.{tenant}.api.{verb}"

@@ -1,0 +1,260 @@
+"""An agent's durable function: decide, carry out, again, until the work is done. `Run.run` is the main flow.
+
+    decide      the facts so far, under a budget, are put to the model; its answer is checked and recorded
+    adopt       a plan or its revision becomes a fact
+    carry out   the calls run as any step does: with intent, approval, recovery
+    ask         a question goes to a person; so does a model that repeats itself or gives nothing of use
+    finish      the output, checked against its type, is the task's result
+
+Everything that the next decision rests on is made of recorded facts, so a resumed run decides nothing again. Nothing
+here is kept between incarnations.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, cast
+
+from outlive.actors.agents import models, reading
+from outlive.actors.agents.agent import Agent
+from outlive.actors.agents.brakes import Brakes
+from outlive.actors.agents.context import Context, Done, Situation, compose
+from outlive.actors.agents.decisions import Call, Decided, Outline, Question, Recall
+from outlive.actors.agents.models import Answer, Offer
+from outlive.actors.effect import Effect
+from outlive.actors.history import call_text
+from outlive.actors.step import ToolStep, printable
+from outlive.actors.task import Task, flow_of
+from outlive.protocol import codec, plan
+from outlive.protocol.errors import StepFailed
+from outlive.protocol.plan import Plan
+from outlive.protocol.tools import AnyTool, Operation
+
+RESULT: Final = 1_000_000
+"""Characters of a result that an agent can look at; `recall` pages through them."""
+
+
+class Decision(Effect[Decided]):
+    """The request to a model as a step."""
+
+    __slots__ = ()
+
+    def told(self, value: Decided) -> str:
+        """Say what was decided."""
+        parts = ["a plan"] if value.plan is not None else []
+        parts += [call_text(call.tool, codec.encode(call.arguments)) for call in value.calls[:3]]
+        parts += [f"{len(value.calls) - 3} more calls"] if len(value.calls) > 3 else []
+        parts += ["a question to a person"] if value.question is not None else []
+        parts += [f"to look at step {recall.step} again" for recall in value.recalls]
+        parts += ["the goal is reached"] if value.finished else []
+        return printable(f"Decided: {', '.join(parts) or 'nothing of use'}")
+
+
+class Run:
+    """One incarnation of an agent's task: what it knows is rebuilt from the record."""
+
+    def __init__(self, agent: Agent, task: Task, goal: str) -> None:
+        """Begin at the first decision."""
+        self._agent = agent
+        self._task = task
+        self._flow = flow_of(task)
+        self._goal = goal
+        self._plan: Plan | None = None
+        self._done: list[Done] = []
+        self._by_step: dict[str, Done] = {}
+        self._items: dict[str, bool] = {}  # by item: how its last step ended
+        self._notes: list[str] = []
+        self._recalls: Sequence[Recall] = ()
+        self._brakes = Brakes(failures=agent.same_failures, idle=agent.idle_decisions)
+        self._decisions = 0
+        self._unusable = 0
+
+    async def run(self) -> Any:
+        """Work until the model says that it is done, and return the output."""
+        while True:
+            decided = await self._decide()
+            self._notes, self._recalls = list(decided.problems), decided.recalls
+            if decided.plan is not None:
+                await self._adopt(decided)
+            if decided.calls:
+                await self._carry_out(decided.calls)
+            if decided.question is not None:
+                await self._ask(decided.question)
+            if decided.finished:
+                return self._output(decided)
+            await self._mind(decided)
+
+    # --- decide
+
+    async def _decide(self) -> Decided:
+        """Put the facts to the model, once: a recorded decision is answered from the record."""
+        self._decisions += 1
+        self._brakes.decided()
+        step_id = self._flow.place()
+        recorded = step_id in self._flow.history.done
+        context = Context("", Outline()) if recorded else self._context()
+        rules = self._rules()
+
+        async def ask(op: Operation, **__: Any) -> Decided:
+            return await self._put(context, rules, self._words(step_id, op.attempt))
+
+        tool = self._agent.asking(ask)
+        bound = tool.bind((), {
+            "number": self._decisions, "model": self._agent.model_name, "prompt": self._agent.prompt,
+            "request": context.outline,
+        })  # fmt: skip
+        return await Decision(self._flow, step_id, tool, bound)
+
+    def _context(self) -> Context:
+        return compose(
+            Situation(
+                goal=self._goal, done=self._done, by_step=self._by_step, notes=self._notes, recalls=self._recalls,
+                plan_version=self._plan.version if self._plan else 0, plan=self._shown_plan(), fixed=self._agent.fixed,
+            ),
+            self._agent.context_tokens,
+        )  # fmt: skip
+
+    def _words(self, step_id: str, attempt: int) -> Callable[[str], None] | None:
+        """Pass on what the model writes, where the agent wants that: nothing of it is a fact."""
+        if not self._agent.stream:
+            return None
+        claim, announcer, numbers = self._flow.claim, self._flow.world.announcer, itertools.count(1)
+        return lambda text: announcer.tokens(claim, step_id, attempt, next(numbers), text) if text else None
+
+    async def _put(self, context: Context, rules: reading.Rules, words: Callable[[str], None] | None) -> Decided:
+        """Make the request, and keep of its answer what can be used."""
+        agent = self._agent
+        answer: Answer = await models.ask(
+            agent.resolved, agent.whole_instructions, context.text, self._offers(), mode=agent.mode,
+            settings=agent.settings, words=words,
+        )  # fmt: skip
+        found = reading.read([(chosen.name, chosen.arguments) for chosen in answer.chosen], answer.text, rules)
+        return Decided(
+            calls=found.calls, plan=found.plan, why=found.why, question=found.question, recalls=found.recalls,
+            finished=found.finished, output=found.output, problems=found.problems, model=agent.model_name,
+            reported=answer.reported, prompt=agent.prompt, usage=answer.usage,
+        )  # fmt: skip
+
+    def _offers(self) -> list[Offer]:
+        items = [item.id for item in self._plan.items] if self._plan is not None else []
+        return self._agent.offers(items, planned=self._plan is not None, recall=bool(self._done))
+
+    def _rules(self) -> reading.Rules:
+        return reading.Rules(
+            tools=self._agent.tools, output=self._agent.output, plan=self._plan, ready=self._ready(),
+            steps=self._by_step, needs_plan=self._agent.plans,
+        )  # fmt: skip
+
+    # --- the plan
+
+    async def _adopt(self, decided: Decided) -> None:
+        version = self._plan.version + 1 if self._plan is not None else 1
+        if self._plan is None:
+            self._brakes.moved()
+        self._plan = Plan(version=version, items=decided.plan or [], note=decided.why, by="model")
+        await self._task.progress(
+            f"Plan, version {version}: " + "; ".join(item.text for item in self._plan.items)[:2000]
+        )
+
+    def _ready(self) -> frozenset[str]:
+        items = self._plan.items if self._plan is not None else []
+        return frozenset(item.id for item in items if all(self._items.get(each) for each in item.after))
+
+    def _shown_plan(self) -> list[str]:
+        items = self._plan.items if self._plan is not None else []
+        words = {True: "done", False: "failed", None: "waiting"}
+        return [f"- {item.id} ({words[self._items.get(item.id)]}): {item.text}" for item in items]
+
+    # --- carry out
+
+    async def _carry_out(self, calls: Sequence[Call]) -> None:
+        """Run the calls of a decision, several side by side; a failure is a fact that the model is shown."""
+        await self._task.progress(self._saying(calls))
+        ended: Sequence[Done] = (
+            [await self._one(calls[0])]
+            if len(calls) == 1
+            else await self._task.gather(*(self._one(call) for call in calls))
+        )
+        for call, done in zip(calls, ended, strict=True):
+            self._remember(done)
+            self._brakes.called(call, done)
+            if call.item is not None:
+                self._items[call.item] = done.ok
+
+    async def _one(self, call: Call) -> Done:
+        tool, arguments = self._bound(call)
+        step = cast("ToolStep[Any]", self._task.call(tool, **arguments))
+        shown = call_text(tool.name, codec.encode(call.arguments), tuple(tool.arguments.signature.parameters))
+        try:
+            result = await step
+        except StepFailed as failed:
+            return Done(
+                step.step_id, shown, tool.name, ok=False, text=f"{failed.failure.type}: {failed.failure.message}"
+            )
+        text = result if isinstance(result, str) else codec.encode(result).decode()
+        return Done(step.step_id, shown, tool.name, ok=True, text=text[:RESULT])
+
+    def _bound(self, call: Call) -> tuple[AnyTool, Mapping[str, Any]]:
+        """Find the tool of a recorded call. Pauses when today's code has it no more, or with other parameters."""
+        tool = self._agent.tools.get(call.tool)
+        try:
+            if tool is not None:
+                return tool, tool.decode_arguments(codec.encode(call.arguments))
+            why = "the agent has no such tool now"
+        except codec.NotStorable as error:
+            why = f"its parameters are others now: {error}"
+        task_id = self._task.task_id
+        raise self._flow.outdated(
+            self._flow.place(),
+            f"The model decided to call {call.tool} when this task ran before; {why}. Nothing was run. Deploy the old "
+            f"code, or: outlive cancel {task_id}",
+        )
+
+    def _remember(self, done: Done) -> None:
+        self._done.append(done)
+        self._by_step[done.step] = done
+
+    def _saying(self, calls: Sequence[Call]) -> str:
+        tool = self._agent.tools.get(calls[0].tool)
+        title = calls[0].tool if tool is None else tool.describe(calls[0].arguments)
+        more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
+        return plan.progress_text(self._plan, calls[0].item, f"{title}{more}")
+
+    # --- people
+
+    async def _ask(self, question: Question) -> None:
+        """A person's answer is a fact like a tool's result."""
+        asking = self._task.ask(question.text, choices=question.choices)
+        answer = await asking
+        self._remember(Done(_step_of(asking), f"ask_person({question.text[:80]!r})", "person", ok=True, text=answer))
+        self._brakes.moved()
+
+    async def _mind(self, decided: Decided) -> None:
+        """Ask a person when the model gives nothing of use, or goes round in circles."""
+        self._unusable = 0 if decided.usable else self._unusable + 1
+        if self._unusable > self._agent.repairs:
+            evidence: str | None = (
+                f"The last {self._unusable} answers of {decided.model} could not be used: {'; '.join(decided.problems)}"
+            )
+        else:
+            evidence = self._brakes.evidence
+        if evidence is not None:
+            await self._ask(Question(text=f"{evidence} What should it do? (Or cancel the task.)"[:2000]))
+            self._brakes.release()
+            self._unusable = 0
+
+    # --- finish
+
+    def _output(self, decided: Decided) -> Any:
+        wanted = self._agent.output.types["output"]
+        try:
+            return codec.unpack(codec.encode(decided.output), wanted)
+        except codec.NotStorable as error:
+            raise self._flow.outdated(
+                self._flow.place(),
+                f"The output that was decided does not fit the type that is now declared: {error}. Deploy the old "
+                f"code, or: outlive cancel {self._task.task_id}",
+            ) from error
+
+
+def _step_of(asking: object) -> str:
+    return str(getattr(asking, "step_id", ""))
