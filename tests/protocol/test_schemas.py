@@ -100,6 +100,7 @@ def test_the_asyncapi_addresses_are_the_subjects() -> None:
         subjects.answer("{tenant}", "{task_id}"),
         subjects.progress("{tenant}", "{task_id}"),
         subjects.attention("{tenant}", "{task_id}"),
+        subjects.tokens("{tenant}", "{task_id}"),
         *(subjects.api("{tenant}", verb) for verb in api.VERBS),
     }
 
