@@ -21,7 +21,7 @@ from tests.infra.pencil import START, Pencil
 VIEWS = {
     "task": "tenant task_id kind status cancelling priority labels parent steps current_step waiting_for wait_until done total owner epoch "
     "last_seq published created_at updated_at ended_at",
-    "step": "tenant task_id step_id name status attempt took wait_until seq at",
+    "step": "tenant task_id step_id name status attempt took wait_until seq at item",
     "operation": "tenant task_id step_id operation_id key name status attempts digest epoch worker started_at deadline ended_at",
     "attempt": "tenant task_id step_id operation_id attempt worker started_at ended_at error_class reason wait_until",
     "waiting": "tenant task_id kind status waiting_for wait_until reasons since",
@@ -373,7 +373,7 @@ async def test_views_cannot_be_written(pencil: Pencil, view: str) -> None:
 async def test_statements_read_big_tables_only_by_index(pencil: Pencil) -> None:
     arguments: dict[str, str] = {
         "records": "'default', array['t'], true, true", "page": "'default', null, '', array[]::text[], null, null, '{}', 50",
-        "events": "'default', 't', 1, 1000, 100", "checkpoint": "'default', 't'", "steps": "'default', 't', 0, 1000, 100, 100",
+        "plan": "'default', 't', 20", "events": "'default', 't', 1, 1000, 100", "checkpoint": "'default', 't'", "steps": "'default', 't', 0, 1000, 100, 100",
         "operations": "'default', 't', '', '', 1000, 100", "attempts": "'default', 't', '', '', null, null",
         "words": "'default', 't', array['1']",
         "piece": "'default', 't', 1, true, 0, 10", "final": "'default', 't'", "input": "'default', 't'",

@@ -99,3 +99,8 @@ def test_progress_says_where_in_the_plan() -> None:
     assert progress_text(PLAN, None, "reading a.txt") == "reading a.txt"
     assert progress_text(None, "read", "reading a.txt") == "reading a.txt"
     assert (number(PLAN, "report"), number(PLAN, "nope"), number(None, "read"), number(PLAN, None)) == (3, 0, 0, 0)
+
+
+def test_a_plan_fits_into_a_message() -> None:
+    with pytest.raises(PlanInvalid, match=r"the items have 15\d,\d\d\d bytes as JSON, 131,072 are allowed"):
+        check([Item(f"i{n}", "x" * 1000) for n in range(150)])

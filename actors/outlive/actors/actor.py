@@ -347,7 +347,9 @@ class Actor:
         run = self.flow.run + 1
         fact = happenings.status(self.claim, self._now(), Status.RUNNING, f"Run {run} begins with a new input.")
         self.flow.begin_run(fact)
-        self.flow.write(Record(facts=(fact,), state=State(run=run, run_from=fact.seq, input=stored)))
+        self.flow.write(
+            Record(facts=(fact,), state=State(run=run, run_from=fact.seq, input=stored, plan_version=0, plan_total=0))
+        )
         self.claimed.input = stored
         self._raised, self._returned = None, None
         self._finished.clear()

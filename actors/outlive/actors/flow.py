@@ -26,6 +26,7 @@ from outlive.infra.journal import Line, Refused
 from outlive.infra.records import Fact, Record, State
 from outlive.protocol import codec, steps
 from outlive.protocol.events import Asked
+from outlive.protocol.plan import Plan, progress_text
 from outlive.protocol.task import Reason, ReasonCode, Status
 from outlive.protocol.tools import AnyKind
 
@@ -52,6 +53,7 @@ class Branch:
     path: str
     owner: "asyncio.Task[object] | None"
     count: int = 0
+    item: str | None = None  # of the plan, to which the steps called next belong
 
 
 class Wait(NamedTuple):
@@ -86,6 +88,8 @@ class Flow:
         self.effects: dict[tuple[str, str], tuple[str, str]] = {  # by step and operation
             key: (operation.name, operation.status) for key, operation in self.history.operations.items()
         }
+        self.plan: Plan | None = None  # the one that the function has reached
+        self.plan_version = self.history.plan.version if self.history.plan else 0  # of the last one recorded
         self.stop: Stop = ""
         self.struck = False  # a step was refused because of `stop`: the function cannot go on in this incarnation
         self.misplaced: Misplaced | None = None  # a step without a stable place was refused
@@ -126,6 +130,27 @@ class Flow:
             )
         self._chosen.add(chosen)
         return steps.chosen(chosen, run=self.run)
+
+    @property
+    def next_place(self) -> str:
+        """The step id that the next call of this branch will get, unless it has a chosen one."""
+        mine = self.branch
+        return steps.fit(f"{mine.path}{mine.count + 1}")
+
+    @property
+    def branch(self) -> Branch:
+        """The branch that runs here; only within the function."""
+        return branch.get()
+
+    @property
+    def item(self) -> str | None:
+        """The item of the plan to which a step that is called here belongs."""
+        mine = branch.get(None)
+        return mine.item if mine is not None else None
+
+    def told(self, item: str | None, message: str) -> str:
+        """Say where in the plan something happens: ``step 2 of 3: ...``."""
+        return message if item is None else progress_text(self.plan, item, message)
 
     def _misplace(self, message: str) -> Misplaced:
         """Remember that the code has no stable places: the task cannot succeed, even if nobody looks at the error."""
@@ -480,6 +505,7 @@ class Flow:
         self.run += 1
         self.claimed.run, self.claimed.run_from = self.run, fact.seq
         self.history.begin_run()
+        self.plan, self.plan_version = None, 0
         self._chosen.clear()
         self.children.clear()
         self.stop = "" if self.stop == "ended" else self.stop

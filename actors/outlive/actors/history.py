@@ -13,6 +13,9 @@ import msgspec
 
 from outlive.infra.claims import Claimed, Mail, StoredAttempt, StoredFact, StoredOperation
 from outlive.infra.records import OperationRow
+from outlive.protocol import codec
+from outlive.protocol.plan import Plan
+from outlive.protocol.task import Versions
 
 DONE = frozenset({"completed", "failed", "unknown"})
 """How a step ends for the function; an unknown one was given up by it."""
@@ -44,11 +47,14 @@ class History:
         "begun",
         "child_ends",
         "done",
+        "edits",
         "letters",
         "operations",
+        "plan",
         "refusals",
         "signals",
         "unvisited",
+        "versions",
         "waits",
     )
 
@@ -64,9 +70,10 @@ class History:
         self._attempts: dict[tuple[str, str], StoredAttempt] = {}
         self.signals: defaultdict[str, deque[Mail]] = defaultdict(deque)
         self.child_ends: dict[str, Mail] = {}
-        self.letters: defaultdict[str, deque[Mail]] = defaultdict(
-            deque
-        )  # a person's word on a step, by the inbox row's name
+        self.edits: deque[tuple[Mail, Plan]] = deque()  # plans of people that the function has not taken
+        self.plan: Plan | None = None  # the last one recorded
+        self.versions = Versions()  # model and prompt that the last incarnation worked with
+        self.letters: defaultdict[str, deque[Mail]] = defaultdict(deque)  # people's words, by the inbox row's name
         self.refusals: dict[bytes, tuple[str, str]] = {  # by digest: the step that asked, and a person's no
             operation.digest: (operation.step_id, operation.note.removeprefix(REJECTED))
             for operation in reversed(claimed.operations)
@@ -76,7 +83,7 @@ class History:
         self.unvisited = {
             step_id
             for step_id, fact in (*self.done.items(), *self.waits.items(), *self.begun.items())
-            if fact.type == "step"
+            if fact.type in {"step", "plan"}
         }
         for operation in sorted(claimed.operations, key=_number):
             self._latest[operation.step_id] = operation
@@ -85,6 +92,12 @@ class History:
 
     def _sort(self, facts: Iterable[StoredFact]) -> None:
         for fact in facts:
+            if fact.type == "plan":
+                self.plan = codec.decode(fact.body or b"", Plan)
+            elif fact.type == "note" and fact.name == "versions":
+                self.versions = codec.decode(fact.body or b"{}", Versions)
+            if not fact.step_id:
+                continue
             if fact.status == "unknown" and fact.body is None:
                 self.begun[fact.step_id] = fact  # an attempt's outcome; the step goes on
             elif fact.status in DONE:
@@ -111,6 +124,10 @@ class History:
                 0, "step", step_id, asked.name, asked.status, asked.digest, asked.attempt, None, None, asked.arguments
             )
         return fact
+
+    def knows(self, step_id: str) -> bool:
+        """True when anything is stored of the step at this place."""
+        return self.known(step_id) is not None
 
     def ended(self, step_id: str) -> str | None:
         """How a step ended, if it has."""
@@ -146,6 +163,8 @@ class History:
     def begin_run(self) -> None:
         """Forget the steps of the run that has ended; mail that nobody took stays."""
         self.done, self.waits, self.begun = {}, {}, {}
+        self.plan = None
+        self.edits.clear()
         self.unvisited.clear()
 
 

@@ -133,7 +133,7 @@ class Mailbox:
             body, status, message = TRIED_AGAIN, "waiting", f"{by} has it tried again"
         fact = happenings.step(
             self._flow.claim, self._flow.world.clock.now(), known.step_id, known.name, status, f"{known.name}: {message}", digest=known.digest,
-            attempt=known.attempt, body=body, inbox_pos=letter.pos,
+            attempt=known.attempt, body=body, inbox_pos=letter.pos, item=known.item,
         )  # fmt: skip
         state = self._flow.withdraw(known.step_id)
         record = Record(facts=(fact,), answers=taken, steps=int(status == "completed"), state=state)

@@ -103,6 +103,7 @@ class ToolStep(Generic[R]):
         "digest",
         "encoded",
         "flow",
+        "item",
         "operation_id",
         "step_id",
         "tool",
@@ -112,6 +113,7 @@ class ToolStep(Generic[R]):
         """Encode the arguments: they are part of what the step is recognised by."""
         self.flow = flow
         self.step_id = step_id
+        self.item = flow.item
         self.tool = tool
         self.bound = bound
         self.encoded = tool.encode_arguments(bound)
@@ -267,8 +269,8 @@ class ToolStep(Generic[R]):
         self._reported = now
         whole = [None if number is None else int(number) for number in (done, total)]
         fact = happenings.note(
-            self.flow.claim, self.flow.world.clock.now(), self.step_id, printable(message)[:500], done=whole[0],
-            total=whole[1],
+            self.flow.claim, self.flow.world.clock.now(), self.step_id,
+            self.flow.told(self.item, printable(message)[:500]), done=whole[0], total=whole[1], item=self.item,
         )._replace(step_id=None)  # fmt: skip  # it is no place of the function
         with contextlib.suppress(Stopped):
             self.flow.write(Record(facts=(fact,), state=State(note_done=whole[0], note_total=whole[1])))
@@ -382,8 +384,9 @@ class ToolStep(Generic[R]):
     def _fact(self, status: Any, message: str, **more: Any) -> Any:
         short = self.tool.read_only and len(self.encoded) <= SHORT
         return happenings.step(
-            self.flow.claim, self.flow.world.clock.now(), self.step_id, self.tool.name, status, message,
-            digest=self.digest, attempt=self.attempt, arguments=self.encoded if short else None, **more,
+            self.flow.claim, self.flow.world.clock.now(), self.step_id, self.tool.name, status,
+            self.flow.told(self.item, message), digest=self.digest, attempt=self.attempt,
+            arguments=self.encoded if short else None, item=self.item, **more,
         )  # fmt: skip
 
     def _row(self, status: str, *, arguments: bytes = b"", ended: datetime | None = None) -> OperationRow:

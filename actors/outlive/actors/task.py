@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn, ParamSpec, TypeVar, overload
 
 import anyio
 
+from outlive.actors import planning
 from outlive.actors.effect import Effect
 from outlive.actors.flow import Branch, Flow, Stopped, branch
 from outlive.actors.question import Question
@@ -18,6 +19,8 @@ from outlive.actors.waiting import Child, SignalWait, Sleep
 from outlive.infra import happenings
 from outlive.infra.records import Record, State
 from outlive.protocol import codec, keys
+from outlive.protocol.plan import Item
+from outlive.protocol.task import Versions
 from outlive.protocol.tools import Kind, Signal, Tool
 
 P = ParamSpec("P")
@@ -103,10 +106,48 @@ class Task:
             message = (
                 printable(message) if len(message) <= NOTE_LENGTH else printable(message[: NOTE_LENGTH - 3]) + "..."
             )
-            fact = happenings.note(flow.claim, flow.world.clock.now(), step_id, message, done=done, total=total)
+            fact = happenings.note(
+                flow.claim,
+                flow.world.clock.now(),
+                step_id,
+                flow.told(flow.item, message),
+                done=done,
+                total=total,
+                item=flow.item,
+            )
             state = State(note_done=done, note_total=total) if done is not None or total is not None else None
             flow.write(Record(facts=(fact,), state=state))
         return Ready(flow)
+
+    def plan(self, *items: str | Item, note: str = "") -> Awaitable[None]:
+        """Say what the task means to do, item by item; another call replaces the plan (its next version).
+
+        An item is a text that is its own id (``"read"``; other characters than those of ids become ``-``), or an `Item`.
+
+        Raises:
+            PlanInvalid: two items have one id, an item comes after itself, there are more than 200 ...
+        """
+        planning.adopt(self._flow, planning.items_of(items), note=note)
+        return Ready(self._flow)
+
+    def phase(self, item: str) -> Awaitable[None]:
+        """Say which item of the plan comes now: the steps that follow belong to it, in branches begun here as well.
+
+        Raises:
+            ValueError: the plan has no such item (by its id or text).
+        """
+        planning.phase(self._flow, item)
+        return Ready(self._flow)
+
+    def versions(self, *, model: str | None = None, prompt: str | None = None) -> Awaitable[None]:
+        """Record which model and prompt the function works with from here on; another one on a later run is told.
+
+        Args:
+            model: as the model reports itself, with its version.
+            prompt: the version of the instructions, for instance a digest.
+        """
+        planning.use(self._flow, Versions(model=model, prompt=prompt))
+        return Ready(self._flow)
 
     def sleep(self, seconds: float) -> Awaitable[None]:
         """Wait so many seconds from the first time this line is reached, by the database's clock, across crashes."""
@@ -159,14 +200,14 @@ class Task:
         All of them end before it is done. If some raise, the error of the first in the order given is raised: the
         same one on every run, whichever was faster.
         """
-        return self._gather(self._flow.place(), branches)
+        return self._gather(self._flow.place(), self._flow.item, branches)
 
-    async def _gather(self, path: str, branches: Sequence[Awaitable[Any]]) -> tuple[Any, ...]:
+    async def _gather(self, path: str, item: str | None, branches: Sequence[Awaitable[Any]]) -> tuple[Any, ...]:
         results: list[Any] = [None] * len(branches)
         errors: list[BaseException | None] = [None] * len(branches)
 
         async def run(number: int, awaitable: Awaitable[Any]) -> None:
-            branch.set(Branch(f"{path}-{number + 1}-", asyncio.current_task()))
+            branch.set(Branch(f"{path}-{number + 1}-", asyncio.current_task(), item=item))
             try:
                 results[number] = await awaitable
             except (Exception, Stopped, Restart) as error:  # noqa: BLE001  # raised below; what is in flight beside it may end
@@ -194,7 +235,15 @@ class Task:
         flow.check()
         at = flow.world.clock.now()
         fact = happenings.step(
-            flow.claim, at, step_id, "now", "completed", "Noted the time", digest=digest, body=codec.encode(at)
+            flow.claim,
+            at,
+            step_id,
+            "now",
+            "completed",
+            "Noted the time",
+            digest=digest,
+            body=codec.encode(at),
+            item=flow.item,
         )
         flow.write(Record(facts=(fact,), steps=1))
         return at

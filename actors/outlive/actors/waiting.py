@@ -35,6 +35,7 @@ class Waiting(Generic[R]):
         """Hold the place; `arguments` are kept to show them, if they are short."""
         self.flow = flow
         self.step_id = step_id
+        self.item = flow.item
         self.digest = digest
         self.arguments = arguments if arguments is not None and len(arguments) <= SHORT else None
         self._awaited = False
@@ -85,8 +86,8 @@ class Waiting(Generic[R]):
 
     def _fact(self, status: Any, message: str, **more: Any) -> Fact:
         return happenings.step(
-            self.flow.claim, self.flow.world.clock.now(), self.step_id, self.name, status, message,
-            digest=self.digest, arguments=self.arguments, **more,
+            self.flow.claim, self.flow.world.clock.now(), self.step_id, self.name, status,
+            self.flow.told(self.item, message), digest=self.digest, arguments=self.arguments, item=self.item, **more,
         )  # fmt: skip
 
     def _begin(self, message: str, state: State, *, point: str = "wait", **more: Any) -> None:

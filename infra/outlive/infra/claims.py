@@ -18,7 +18,7 @@ PROBATION: Final = 2
 
 
 class StoredFact(NamedTuple):
-    """A step or note of the current run, as the replay needs it."""
+    """A step, note or plan of the current run, as the replay needs it; a plan of a person has no place (``step_id``)."""
 
     seq: int
     type: str
@@ -30,6 +30,7 @@ class StoredFact(NamedTuple):
     wait_until: datetime | None
     body: bytes | None
     arguments: bytes | None
+    item: str | None = None
 
 
 class StoredOperation(NamedTuple):
@@ -209,8 +210,8 @@ def claimed_row(row: Any) -> Claimed:
 def _fact(to: Claimed, row: Any) -> None:
     to.facts.append(
         StoredFact(
-            row["num"], row["name"], row["step_id"], row["label"], row["status"], row["digest"], row["attempt"] or 1,
-            row["at"], row["body"], row["arguments"],
+            row["num"], row["name"], row["step_id"] or "", row["label"], row["status"], row["digest"], row["attempt"] or 1,
+            row["at"], row["body"], row["arguments"], row["note"],
         )
     )  # fmt: skip
 

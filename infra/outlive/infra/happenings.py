@@ -15,11 +15,13 @@ from outlive.protocol.events import (
     Asked,
     CommandEvent,
     NoteEvent,
+    PlanEvent,
     ResumedEvent,
     StatusEvent,
     StepEvent,
     StepStatus,
 )
+from outlive.protocol.plan import Plan
 from outlive.protocol.task import Reason, Status
 
 
@@ -57,12 +59,13 @@ def step(
     inbox_pos: int | None = None,
     body: bytes | None = None,
     arguments: bytes | None = None,
+    item: str | None = None,
 ) -> Fact:
     """A step moved; `body` is its result (completed) or failure (failed), `took` in microseconds."""
     seq = claim.number()
     event = StepEvent(
         seq=seq, task_id=claim.task_id, tenant=claim.tenant, at=at, message=message, step_id=step_id, name=name,
-        status=new, attempt=attempt, wait_until=wait_until, took=took,
+        status=new, attempt=attempt, wait_until=wait_until, took=took, item=item,
     )  # fmt: skip
     return Fact(
         seq,
@@ -79,19 +82,56 @@ def step(
         0,
         body,
         arguments,
+        item,
     )
 
 
 def note(
-    claim: Claim, at: datetime, step_id: str, message: str, *, done: int | None = None, total: int | None = None
+    claim: Claim,
+    at: datetime,
+    step_id: str,
+    message: str,
+    *,
+    done: int | None = None,
+    total: int | None = None,
+    item: str | None = None,
+    name: str = "note",
+    digest: bytes | None = None,
+    body: bytes | None = None,
+    arguments: bytes | None = None,
 ) -> Fact:
-    """The task says how far it is."""
+    """The task says how far it is; under another `name` it also keeps something (`body`) at its place."""
     seq = claim.number()
     event = NoteEvent(
         seq=seq, task_id=claim.task_id, tenant=claim.tenant, at=at, message=message, step_id=step_id, done=done,
-        total=total,
+        total=total, item=item,
     )  # fmt: skip
-    return Fact(seq, "note", codec.encode(event), step_id, "note", "completed")
+    return Fact(
+        seq, "note", codec.encode(event), step_id, name, "completed", digest, body=body, arguments=arguments, item=item
+    )
+
+
+def plan(
+    claim: Claim,
+    at: datetime,
+    new: Plan,
+    *,
+    step_id: str | None = None,
+    digest: bytes | None = None,
+    inbox_pos: int | None = None,
+) -> Fact:
+    """The task has a plan, or another one; `step_id` is its place, unless a person has made it."""
+    seq = claim.number()
+    texts = "; ".join(item.text for item in new.items)
+    message = f"Plan, version {new.version}{f' by {new.by}' if new.by else ''}: {texts}"
+    event = PlanEvent(
+        seq=seq, task_id=claim.task_id, tenant=claim.tenant, at=at, message=message[:2000], version=new.version,
+        items=new.items, note=new.note, by=new.by,
+    )  # fmt: skip
+    return Fact(
+        seq, "plan", codec.encode(event), step_id, "plan", "completed", digest, inbox_pos=inbox_pos,
+        body=codec.encode(new),
+    )  # fmt: skip
 
 
 def approval(

@@ -257,7 +257,7 @@ def fold(batches: Sequence[Batch]) -> tuple[list[Any], ...]:
 
 
 def _fact(i: int, f: Any) -> tuple[Any, ...]:
-    return (i, f[0], f[1], f[3], f[4], f[5], f[6], f[7], f[8], f[9], f[10], f[11], f[12], f[2], f[13])
+    return (i, f[0], f[1], f[3], f[4], f[5], f[6], f[7], f[8], f[9], f[10], f[11], f[12], f[2], f[13], f[14])
 
 
 class Journal:

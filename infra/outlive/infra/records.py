@@ -34,6 +34,7 @@ class Fact(NamedTuple):
     codec: int = 0
     body: bytes | None = None
     arguments: bytes | None = None
+    item: str | None = None
 
 
 class OperationRow(NamedTuple):
@@ -128,6 +129,9 @@ class State:
     run: int | None = None
     run_from: int | None = None
     input: bytes | None = None
+    plan_version: int | None = None
+    model_version: str | None = None
+    prompt_version: str | None = None
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import asyncpg
 import msgspec
 
-from outlive.infra import sql, why
+from outlive.infra import plans, sql, why
 from outlive.infra.database import Pool
 from outlive.protocol import api
 from outlive.protocol.answers import Answer, Code
@@ -53,7 +53,12 @@ class Store:
     ) -> TaskRecord | None:
         """Return one task; a result only when it has succeeded, a failure only when it has failed."""
         records = await self._records(tenant, [task_id], with_input=with_input, with_result=with_result)
-        return records[0] if records else None
+        if not records or not records[0].total_steps:
+            return records[0] if records else None
+        return plans.planned(records[0], await self._plan(tenant, task_id))
+
+    async def _plan(self, tenant: str, task_id: str) -> plans.Standing:
+        return plans.standing(await self._pool.fetch(self._sql["plan"], tenant, task_id, plans.VERSIONS))
 
     async def tasks(self, tenant: str, question: api.List) -> api.TaskPage:
         """Return a page of tasks, newest first, without inputs and results.
@@ -99,7 +104,12 @@ class Store:
         steps = await self._pool.fetch(
             self._sql["steps"], tenant, task_id, after, room, min(room, limit_bytes // 4), _ROWS
         )
-        return _checkpoint(task_id, head, steps, task_input, arguments)
+        page = _checkpoint(task_id, head, steps, task_input, arguments)
+        if after or not head["plan_version"]:
+            return page
+        last = (await self._plan(tenant, task_id)).plans[-1]
+        checkpoint = msgspec.structs.replace(page.checkpoint, plan=last.items, plan_version=last.version)
+        return msgspec.structs.replace(page, checkpoint=checkpoint)
 
     async def operations(
         self, tenant: str, question: api.Operations, *, limit_bytes: int = UNBOUNDED
@@ -284,9 +294,11 @@ def _record(tenant: str, row: asyncpg.Record) -> TaskRecord:
     return TaskRecord(
         task_id=row["task_id"], tenant=tenant, kind=row["kind"], status=status, created_at=row["created_at"],
         updated_at=row["updated_at"], input=cast("dict[str, Any] | None", given and given.input),
-        goal=given.goal if given else None, reasons=reasons, current_step=row["current_step"], total_steps=row["plan_total"],
+        goal=given.goal if given else None, reasons=reasons, current_step=row["current_step"], total_steps=row["plan_total"] or None,
         checkpoint=f"{row['task_id']}.{row['last_seq']}",
-        versions=Versions(code=row["code_version"], schema=row["schema_version"]), labels=_read_labels(row["labels"]),
+        versions=Versions(
+            code=row["code_version"], schema=row["schema_version"], model=row["model_version"], prompt=row["prompt_version"]
+        ), labels=_read_labels(row["labels"]),
         priority=row["priority"], parent=row["parent"], owner=row["owner"] and str(row["owner"]), epoch=row["epoch"],
         last_seq=row["last_seq"], cancelling=row["cancelling"], waiting_for=row["waiting_for"],
         wait_until=row["wait_until"], done=Done(count=row["steps"], last=row["last"][::-1]),
@@ -315,6 +327,7 @@ def _checkpoint(
         step_index=head["steps"], completed_steps=completed, pending_step=_pending(head, arguments),
         tool_results={row["step_id"]: _raw(row["body"]) for row in steps if row["body"] is not None},
         state_version=head["version"], created_at=head["updated_at"], schema_version=head["schema_version"],
+        model_version=head["model_version"], prompt_version=head["prompt_version"],
     )  # fmt: skip
     large = [row["seq"] for row in steps if row["size"] is not None and row["body"] is None]
     return api.CheckpointPage(checkpoint=checkpoint, next=completed[-1].seq if completed else None, large=large)

@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import NamedTuple
 
+from outlive.protocol.plan import ItemStatus, PlanRecord
 from outlive.protocol.task import FINAL, Reason, Status, TaskRecord
 
 
@@ -70,6 +71,8 @@ def explain(task: TaskRecord, seen: Circumstances) -> str:
         sentences += _held(task, seen)
     else:
         sentences += _unheld(task, seen)
+    if task.plan is not None:
+        sentences.append(_plan(task.plan))
     if seen.deaths and task.status not in FINAL:
         times = "once" if seen.deaths == 1 else f"{seen.deaths} times"
         sentences.append(f"Whoever ran it died {times} since its last completed step.")
@@ -80,6 +83,12 @@ def _opening(task: TaskRecord, seen: Circumstances) -> str:
     since = seen.ended_at or seen.status_at or task.created_at
     steps = "1 step" if task.done.count == 1 else f"{task.done.count} steps"
     return f"Task {task.task_id} ({task.kind}) is {task.status} since {_time(since)}, with {steps} done."
+
+
+def _plan(plan: PlanRecord) -> str:
+    kept = [item for item in plan.items if item.status is not ItemStatus.DROPPED]
+    done = sum(item.status is ItemStatus.DONE for item in kept)
+    return f"Of its plan, version {plan.version}, {done} of {len(kept)} items are done."
 
 
 def _ended(task: TaskRecord) -> str:

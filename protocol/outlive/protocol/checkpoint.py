@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from outlive.protocol.plan import Item
+
 
 class CompletedStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step that is done; ``digest`` is the hex digest of what it was called with."""
@@ -34,7 +36,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         checkpoint_id: ``{task_id}.{last number}``: facts are append-only, so the number names the state.
         step_index: how many steps are done.
-        plan: the plan's items, where the task has one.
+        plan, plan_version: the last plan's items, where the task has one.
+        model_version, prompt_version: that its function said last.
         tool_results: result by step id.
         state_version: the task row's version, which grows with every record.
         schema_version: of this struct.
@@ -50,7 +53,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     tool_results: dict[str, Any]
     state_version: int
     created_at: datetime
-    plan: list[Any] | None = None
+    plan: list[Item] | None = None
+    plan_version: int | None = None
     model_version: str | None = None
     prompt_version: str | None = None
     schema_version: int = 1

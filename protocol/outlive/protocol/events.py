@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from outlive.protocol.answers import Code
+from outlive.protocol.plan import Item
 from outlive.protocol.task import Reason, Status
 
 SEQ_HEADER: Final = "Outlive-Seq"
@@ -40,7 +41,13 @@ class StatusEvent(Event, frozen=True, kw_only=True, omit_defaults=True, tag="sta
 
 
 class StepEvent(Event, frozen=True, kw_only=True, omit_defaults=True, tag="step"):
-    """A step moved. ``took`` is in microseconds; ``wait_until`` is set while it waits for a time."""
+    """A step moved.
+
+    Attributes:
+        wait_until: set while it waits for a time.
+        took: microseconds.
+        item: of the plan, where the step belongs to one.
+    """
 
     step_id: str
     name: str
@@ -48,14 +55,25 @@ class StepEvent(Event, frozen=True, kw_only=True, omit_defaults=True, tag="step"
     attempt: int = 1
     wait_until: datetime | None = None
     took: int | None = None
+    item: str | None = None
 
 
 class NoteEvent(Event, frozen=True, kw_only=True, omit_defaults=True, tag="note"):
-    """The task says how far it is."""
+    """The task says how far it is, or (with ``item``) at which item of its plan."""
 
     step_id: str
     done: int | None = None
     total: int | None = None
+    item: str | None = None
+
+
+class PlanEvent(Event, frozen=True, kw_only=True, omit_defaults=True, tag="plan"):
+    """The task has a plan, or another version of it: all of its items, why, and who made it (null: its own code)."""
+
+    version: int
+    items: list[Item]
+    note: str = ""
+    by: str | None = None
 
 
 class ApprovalEvent(Event, frozen=True, kw_only=True, omit_defaults=True, tag="approval"):
@@ -103,7 +121,7 @@ class ResumedEvent(Event, frozen=True, kw_only=True, omit_defaults=True, tag="re
     next_step: str | None = None
 
 
-AnyEvent: TypeAlias = StatusEvent | StepEvent | NoteEvent | ApprovalEvent | CommandEvent | ResumedEvent
+AnyEvent: TypeAlias = StatusEvent | StepEvent | NoteEvent | PlanEvent | ApprovalEvent | CommandEvent | ResumedEvent
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -18,9 +18,13 @@ ITEMS_LIMIT: Final = 200
 TEXT_LENGTH: Final = 1000
 """Characters of an item's text, and of a plan's note."""
 
+SIZE_LIMIT: Final = 128 * 1024
+"""Bytes of all items as JSON."""
+
 _OPEN: Final = frozenset({"started", "waiting"})
 _DONE: Final = frozenset({"completed", "skipped"})
 _SHOWN: Final = 20
+_DROPPED: Final = 50
 
 
 class PlanInvalid(ValueError):
@@ -97,6 +101,8 @@ def check(items: Sequence[Item]) -> None:
         raise PlanInvalid(f"a plan has 1 to {ITEMS_LIMIT} items, this one has {len(items)}")
     if wrong := [*_ids(items), *_texts(items), *_order(items)]:
         raise PlanInvalid("; ".join(wrong[:_SHOWN]))
+    if (size := len(msgspec.json.encode(items))) > SIZE_LIMIT:
+        raise PlanInvalid(f"the items have {size:,} bytes as JSON, {SIZE_LIMIT:,} are allowed: shorten their texts")
 
 
 def _ids(items: Sequence[Item]) -> Iterable[str]:
@@ -167,7 +173,7 @@ def record(
     found = statuses(plan, steps, current)
     dropped = {item.id: item for earlier in plans[:-1] for item in earlier.items if item.id not in found}
     items = [_planned(item, found[item.id]) for item in plan.items]
-    items += [_planned(item, ItemStatus.DROPPED) for item in dropped.values()]
+    items += [_planned(item, ItemStatus.DROPPED) for item in [*dropped.values()][-_DROPPED:]]
     return PlanRecord(version=plan.version, items=items, note=plan.note, by=plan.by)
 
 

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
+from outlive.protocol.plan import PlanRecord
+
 
 class Status(enum.StrEnum):
     """Where a task is in its life; changes only by `outlive.protocol.lifecycle`."""
@@ -88,7 +90,13 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One task, as ``api.get`` and ``api.list`` show it."""
+    """One task, as ``api.get`` and ``api.list`` show it.
+
+    Attributes:
+        plan: what it means to do and how far each item is, where it has a plan; not in lists.
+        left: the texts of the plan's items that wait; null without a plan.
+        total_steps: how many items the plan has.
+    """
 
     task_id: str
     tenant: str
@@ -115,6 +123,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     done: Done = Done(count=0, last=[])
     doing: str | None = None
     left: list[str] | None = None
+    plan: PlanRecord | None = None
     needs: list[str] = []
     result: Any = None
     failure: Failure | None = None

@@ -11,7 +11,15 @@ from rich.text import Text
 from outlive.actors.console import output
 from outlive.actors.console.screen import JsonScreen, LineScreen, Screen, gap, needs
 from outlive.infra.reader import Gap, Item
-from outlive.protocol.events import ApprovalEvent, CommandEvent, NoteEvent, ResumedEvent, StatusEvent, StepEvent
+from outlive.protocol.events import (
+    ApprovalEvent,
+    CommandEvent,
+    NoteEvent,
+    PlanEvent,
+    ResumedEvent,
+    StatusEvent,
+    StepEvent,
+)
 from outlive.protocol.task import FINAL, Status, TaskRecord
 
 _COLOURS: Final = {
@@ -40,6 +48,8 @@ class BarScreen(LineScreen):
         self._steps: dict[str, int] = {}
         self._ended: list[TaskRecord] = []
         self._notes: set[str] = set()  # tasks that say themselves how far they are
+        self._measured: set[str] = set()  # of those, with numbers
+        self._plans: dict[str, PlanEvent] = {}
 
     def __enter__(self) -> Self:
         """Begin to draw."""
@@ -66,16 +76,29 @@ class BarScreen(LineScreen):
                 self._say(task_id, gap(item), "dim")
                 self._steps[task_id] = item.task.done.count
             case NoteEvent():
+                self._at(task_id, item.item)
                 self._note(task_id, item)
             case StepEvent(status="completed"):
+                self._at(task_id, item.item)
                 self._step(task_id, item)
+            case PlanEvent():
+                self._plans[task_id] = item
+                self._say(task_id, item.message, "dim")
             case _:
                 self._tell(task_id, item)
 
+    def _at(self, task_id: str, item: str | None) -> None:
+        """Move the bar to an item of the plan, unless the task says itself how far it is."""
+        items = [each.id for each in self._plans[task_id].items] if task_id in self._plans else []
+        if item in items and task_id not in self._measured:
+            self._move(task_id, completed=items.index(item), total=len(items), measured=True)
+
     def _note(self, task_id: str, note: NoteEvent) -> None:
-        self._notes.add(task_id)
+        if note.item is None or note.done is not None:
+            self._notes.add(task_id)
         self._move(task_id, description=note.message)
         if note.done is not None and note.total:
+            self._measured.add(task_id)
             self._move(task_id, completed=note.done, total=note.total, measured=True)
 
     def _step(self, task_id: str, step: StepEvent) -> None:

@@ -12,10 +12,16 @@ from outlive.actors.console.session import ask
 from outlive.infra.client import Client
 from outlive.protocol.api import PAGE_LIMIT, OperationPage, TaskPage
 from outlive.protocol.checkpoint import Checkpoint
+from outlive.protocol.plan import ItemStatus
 from outlive.protocol.task import FINAL, Status, TaskRecord
 
 SHOWN: Final = 20
 """Steps that ``show`` lists unless all are asked for."""
+
+_ITEM_STYLES: Final = {
+    ItemStatus.WAITING: "", ItemStatus.DOING: "cyan", ItemStatus.DONE: "green", ItemStatus.FAILED: "red",
+    ItemStatus.DROPPED: "dim",
+}  # fmt: skip
 
 _limit = click.option(
     "--limit", type=click.IntRange(1, PAGE_LIMIT), default=50, show_default=True, help="Most tasks to list."
@@ -129,6 +135,7 @@ def show(given: Given, task_id: str, everything: bool) -> None:
         output.emit({**whole, "operations": ledger.operations, "attempts": ledger.attempts})
         return
     output.console().print(output.fields(_record(task)), soft_wrap=False)
+    _show_plan(task)
     _show_steps(checkpoint, 0 if everything else max(len(checkpoint.completed_steps) - SHOWN, 0))
     _show_operations(ledger)
 
@@ -150,6 +157,8 @@ def _record(task: TaskRecord) -> dict[str, Any]:
         "parent": task.parent,
         "priority": task.priority or None,
         "code": task.versions.code,
+        "model": task.versions.model,
+        "prompt": task.versions.prompt,
         "created": f"{task.created_at:%Y-%m-%d %H:%M:%SZ}, {output.age(task.created_at)}",
         "changed": f"{task.updated_at:%Y-%m-%d %H:%M:%SZ}, {output.age(task.updated_at)}",
         "doing": task.doing,
@@ -158,6 +167,18 @@ def _record(task: TaskRecord) -> dict[str, Any]:
         "failure": task.failure and (task.failure.traceback or f"{task.failure.type}: {task.failure.message}"),
         "next": None if task.status in FINAL else f"outlive why {task.task_id}",
     }
+
+
+def _show_plan(task: TaskRecord) -> None:
+    if task.plan is None:
+        return
+    table = output.table(">PLAN", "ITEM", "STATUS", "TEXT")
+    for n, item in enumerate(task.plan.items, 1):
+        dropped = item.status is ItemStatus.DROPPED
+        status = Text(str(item.status), style=_ITEM_STYLES[item.status])
+        table.add_row("" if dropped else str(n), item.id, status, item.text)
+    output.console().print()
+    output.console().print(table, soft_wrap=False)
 
 
 def _show_steps(checkpoint: Checkpoint, first: int) -> None:

@@ -111,8 +111,9 @@ with k as materialized (
   select k.i, k.tenant, k.task_id, k.run_from, k.applied, k.published
     from unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[]) with ordinality as k(tenant, task_id, run_from, applied, published, i))
 select k.i, 'f' as what, f.type as name, f.step_id, f.name as label, f.status, f.digest, f.seq as num, f.attempt::bigint as attempt, f.inbox_pos as pos,
-       f.wait_until as at, f.codec, f.body, null::uuid as worker, f.arguments, null::text as note
-  from k join fact f on f.tenant = k.tenant and f.task_id = k.task_id and f.seq > k.run_from and f.type in ('step', 'note') and f.step_id is not null
+       f.wait_until as at, f.codec, f.body, null::uuid as worker, f.arguments, f.item as note
+  from k join fact f on f.tenant = k.tenant and f.task_id = k.task_id and f.seq > k.run_from
+   and (f.type = 'plan' or (f.type in ('step', 'note') and f.step_id is not null))
 union all
 select k.i, 'o', o.operation_id, o.step_id, o.name, o.status, o.digest, o.epoch, o.attempt, null, o.started_at, o.codec, o.arguments, o.worker, null, o.note
   from k join operation o on o.tenant = k.tenant and o.task_id = k.task_id

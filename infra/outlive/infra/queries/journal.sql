@@ -34,6 +34,9 @@ own as (
          note_done = coalesce((b.s).note_done, t.note_done),
          note_total = coalesce((b.s).note_total, t.note_total),
          plan_total = coalesce((b.s).plan_total, t.plan_total),
+         plan_version = coalesce((b.s).plan_version, t.plan_version),
+         model_version = coalesce((b.s).model_version, t.model_version),
+         prompt_version = coalesce((b.s).prompt_version, t.prompt_version),
          code_version = coalesce((b.s).code_version, t.code_version),
          run = coalesce((b.s).run, t.run),
          run_from = coalesce((b.s).run_from, t.run_from),
@@ -49,9 +52,10 @@ own as (
    where t.tenant = b.tenant and t.task_id = b.task_id and t.owner is not distinct from $1 and t.epoch = b.epoch and t.version = b.after
   returning b.i, t.tenant, t.task_id),
 f as (
-  insert into fact (tenant, task_id, seq, type, step_id, name, status, digest, attempt, took, inbox_pos, wait_until, codec, body, event, arguments)
+  insert into fact (tenant, task_id, seq, type, step_id, name, status, digest, attempt, took, inbox_pos, wait_until, codec, body, event, arguments,
+                    item)
   select own.tenant, own.task_id, x.seq, x.type, x.step_id, x.name, x.status, x.digest, x.attempt, x.took, x.inbox_pos, x.wait_until,
-         x.codec, x.body, x.event, x.arguments
+         x.codec, x.body, x.event, x.arguments, x.item
     from unnest($3::journal_fact[]) x join own on own.i = x.i),
 o as (
   insert into operation as o (tenant, task_id, step_id, operation_id, name, status, attempt, epoch, worker, digest, codec, arguments,

@@ -3,7 +3,7 @@
 
 -- name: records
 -- Task records by id, in the order asked. $1 tenant, $2 ids, $3 with input, $4 with result.
-select t.task_id, t.kind, t.status, t.cancelling, t.reasons, t.current_step, t.plan_total, t.labels, t.priority, t.parent, t.owner, t.epoch,
+select t.task_id, t.kind, t.status, t.cancelling, t.reasons, t.current_step, t.plan_total, t.plan_version, t.model_version, t.prompt_version, t.labels, t.priority, t.parent, t.owner, t.epoch,
        t.last_seq, t.steps, t.waiting_for, t.wait_until, t.code_version, t.schema_version, t.created_at, t.updated_at,
        case when $3::boolean then t.input end as input,
        array(select f.name from fact f
@@ -20,6 +20,28 @@ select t.task_id, t.kind, t.status, t.cancelling, t.reasons, t.current_step, t.p
   from unnest($2::text[]) with ordinality as k(task_id, i)
   join task t on t.tenant = $1 and t.task_id = k.task_id
  order by k.i;
+
+-- name: plan
+-- The plans of a task's run, newest first, and by item how its steps stand: whether one of them is open, how the one ended that was heard of
+-- last; and at which item the function is. A plan has a body, an item a name. $1 tenant, $2 task id, $3 most plans
+with f as materialized (
+  select f.seq, f.type, f.step_id, f.name, f.status, f.item, f.body is null as empty
+    from task t join fact f on f.tenant = t.tenant and f.task_id = t.task_id and f.seq > t.run_from
+   where t.tenant = $1 and t.task_id = $2 and (f.type = 'plan' or f.item is not null)),
+s as (
+  select distinct on (f.step_id) f.seq, f.item,
+         case when f.status = 'unknown' and f.empty then 'started' else f.status end as status
+    from f where f.item is not null
+     and (f.type = 'step' or f.name = 'phase')
+   order by f.step_id, f.seq desc)
+(select p.seq, null as item, null as status, false as open, p.body
+   from fact p where p.tenant = $1 and p.task_id = $2 and p.seq in (select f.seq from f where f.type = 'plan' order by f.seq desc limit $3))
+union all
+select max(s.seq), s.item, (array_agg(s.status order by s.seq desc))[1], bool_or(s.status in ('started', 'waiting')), null
+  from s group by s.item
+union all
+(select f.seq, f.item, 'current', false, null from f where f.name = 'phase' and f.type = 'note' order by f.seq desc limit 1)
+order by 1;
 
 -- name: page
 -- Ids of a tenant's tasks, newest first, after (created_at $2, task_id $3). $4 statuses, $5 kind, $6 parent, $7 labels; empty or null = any.
@@ -45,6 +67,7 @@ select t.last_seq, t.status, p.seq, case when p.bytes <= $4 then p.event end as 
 -- name: checkpoint
 -- The head of a task's checkpoint: its row, and the operation in flight (that of the current step first), or whose next attempt is waited for.
 select t.kind, t.input, t.version, t.last_seq, t.steps, t.current_step, t.waiting_for, t.wait_until, t.schema_version, t.updated_at,
+       t.plan_version, t.model_version, t.prompt_version,
        o.step_id, o.operation_id, o.name, o.status, o.attempt, o.arguments
   from task t
   left join lateral (
@@ -171,7 +194,7 @@ with s as materialized (
                  select f.step_id, f.name, f.attempt::integer, f.seq, f.status, null as operation
                    from fact f
                   where f.tenant = $1 and f.task_id = k.task_id and f.type = 'step' and f.name not like '% %'
-                    and (f.took is not null or f.name not in ('sleep', 'now'))
+                    and (f.took is not null or f.name not in ('sleep', 'now', 'ask', 'edit-plan'))
                   union all
                  select o.step_id, o.name, o.attempt, null, null, o.status
                    from operation o where o.tenant = $1 and o.task_id = k.task_id) y
