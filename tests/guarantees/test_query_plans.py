@@ -17,6 +17,7 @@ SMALL: Final = frozenset({"task_due", "task_mail", "task_owner", "task_sweep", "
 """Indexes of what is wanted or held now, however many tasks there are: these may be read from end to end."""
 BY_JOURNAL_CONNECTIONS: Final = frozenset({"journal", "clerk", "ingest"})
 FILES: Final = (
+    "buckets",
     "claims",
     "clerk",
     "deadletters",

@@ -56,6 +56,13 @@ def test_nobody_is_let_through_while_the_remote_wants_to_be_left_alone() -> None
     assert bucket.pause(row, at(10)) == row
 
 
+def test_a_pause_that_is_lifted_leaves_what_was_there() -> None:
+    row = bucket.pause(bucket.full(LIMIT, START), at(30))
+    assert bucket.lift(row, at(10)) == Bucket(1.0, at(10))
+    assert bucket.take(bucket.lift(row, at(10)), LIMIT, at(10), "a", want=5).lease == Lease("a", 1, at(11))
+    assert bucket.lift(bucket.full(LIMIT, START), at(10)) == bucket.full(LIMIT, START)
+
+
 def test_a_clock_that_goes_back_adds_nothing() -> None:
     row = Bucket(0.0, at(10))
     assert bucket.refill(row, LIMIT, at(5)) == row

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from outlive.actors import App, Outcome
+from outlive.actors import App, Limit, Outcome
 from outlive.protocol.paths import Path, after_lost_answer, describe_path
 
 HOUR = 3600.0
@@ -76,6 +76,21 @@ def test_every_declaration_has_its_path(flags: dict[str, Any], path: Path, line:
     assert after_lost_answer(act) == path
     assert describe_path(act) == f"act: {line}"
     assert (path == "person") == ("WARNING" in line)
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (Limit(calls=10, burst=5), "repeated freely; at most 10 calls in 1 s, 5 at once"),
+        (Limit(calls=1, per=60), "repeated freely; at most 1 call in 60 s"),
+    ],
+)
+def test_the_line_names_the_limit(limit: Limit, said: str) -> None:
+    @App("shop").tool(read_only=True, rate_limit=limit)
+    def look(amount: int) -> str:
+        return str(amount)
+
+    assert describe_path(look) == f"look: {said}"
 
 
 @pytest.mark.parametrize(("reconciled", "after"), [(False, "person"), (True, "ask")])

@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 from outlive.actors.app import App
+from outlive.protocol.bucket import Limit
 from outlive.protocol.errors import (
     InvalidArguments,
     NotSent,
@@ -30,6 +31,7 @@ __all__ = [
     "App",
     "Client",
     "InvalidArguments",
+    "Limit",
     "NotSent",
     "Operation",
     "Outcome",

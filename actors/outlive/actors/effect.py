@@ -68,7 +68,9 @@ class Effect(Unique[R]):
         """Have a yes, and know what became of an earlier attempt, before the next one is intended."""
         # A thread outlives its timeout and may still send: while it lives no "no" counts, and no attempt begins.
         await self.flow.world.threads.ended(self.key)
-        await self._look_up_first()
+        if self.tool.key_ttl is not None and not self._looked_up:
+            self._looked_up = True
+            await self._look_up_first()
         lost = self._lost or self._left_open() or self._forgotten()
         if lost is None:
             if (same := await self.identify()) is not None:
@@ -81,6 +83,7 @@ class Effect(Unique[R]):
             await self._not_happened()
             self.attempt, self._began = lost.attempt + 1, self.flow.world.clock.now()
         self._lost = None
+        await self._admit()
         await self._intend()
         return None
 
@@ -115,16 +118,6 @@ class Effect(Unique[R]):
             self._record_unknown((row,), f"{self._title()}: unknown whether it happened, {how}")
             return Lost(before.attempt, before.started_at, deadline, how)
         return Lost(before.attempt, before.started_at, deadline, "its answer was lost")
-
-    async def _look_up_first(self) -> None:
-        """Where keys are forgotten, know when the first attempt began, in whatever worker that was."""
-        if self.tool.key_ttl is not None and not self._looked_up:
-            claim = self.flow.claim
-            first = await self.flow.world.claims.first_attempt(
-                claim.tenant, claim.task_id, self.step_id, self.operation_id
-            )
-            self._looked_up = True
-            self._first_began = first or self._first_began
 
     @property
     def _sent_for(self) -> float:

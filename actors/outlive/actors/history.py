@@ -14,11 +14,14 @@ import msgspec
 from outlive.infra.claims import Claimed, Mail, StoredAttempt, StoredFact, StoredOperation
 from outlive.infra.records import OperationRow
 from outlive.protocol import codec
+from outlive.protocol.operations import ErrorClass
 from outlive.protocol.plan import Plan
 from outlive.protocol.task import Versions
 
 DONE = frozenset({"completed", "failed", "unknown"})
 """How a step ends for the function; an unknown one was given up by it."""
+
+_TURNED_AWAY: Final = frozenset({ErrorClass.RATE_LIMITED, ErrorClass.UNAVAILABLE})
 
 OPERATION: Final = "1"
 """An operation's id is its number within the step; the first one carries what the code calls, later ones a person's word."""
@@ -53,6 +56,7 @@ class History:
         "plan",
         "refusals",
         "signals",
+        "throttled",
         "unvisited",
         "versions",
         "waits",
@@ -89,6 +93,16 @@ class History:
             self._latest[operation.step_id] = operation
         for attempt in claimed.attempts:
             self._attempts[attempt.step_id, attempt.operation_id] = attempt  # in order: the last one stays
+        self.throttled = self._throttled()
+
+    def _throttled(self) -> set[str]:
+        """Steps whose remote let nobody in: their task was paused for it (else there would be a time to wait for)."""
+        turned_away = {
+            attempt.step_id
+            for attempt in self._attempts.values()
+            if attempt.wait_until is None and attempt.error_class in _TURNED_AWAY
+        }
+        return turned_away | {step_id for step_id, fact in self.waits.items() if fact.wait_until is None}
 
     def _sort(self, facts: Iterable[StoredFact]) -> None:
         for fact in facts:

@@ -20,6 +20,7 @@ __all__ = [
     "Throttle",
     "Unknown",
     "classify",
+    "later",
     "react",
 ]
 
@@ -113,7 +114,7 @@ def _unless_done(
         return Fail()
     told = told_to_wait(error, now)
     if told is not None and told > policy.max_wait:
-        return Throttle(_later(now, told))
+        return Throttle(later(now, told))
     pause = backoff.delay(attempt, base=policy.base, cap=policy.cap, random=random)
     after = pause if told is None else told + pause * 0.1  # those who were told the same time do not return at once
     elapsed = (now - started_at).total_seconds() + after
@@ -132,5 +133,6 @@ def _forgets_its_key(tool: AnyTool, following: IfNot, started_at: datetime, now:
     return (now - started_at).total_seconds() + wait >= tool.key_ttl
 
 
-def _later(now: datetime, seconds: float) -> datetime:
+def later(now: datetime, seconds: float) -> datetime:
+    """Return so many seconds from now, at most a year."""
     return now + timedelta(seconds=min(seconds, 365 * 86_400.0))  # "9" * 9 seconds are garbage, and no error here

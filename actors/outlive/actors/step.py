@@ -15,6 +15,7 @@ from outlive.actors import context
 from outlive.actors.classifier import classify
 from outlive.actors.flow import Flow, Stopped
 from outlive.actors.history import OPERATION, call_text
+from outlive.actors.limits import Limited
 from outlive.actors.reactions import Reaction, Retry, Throttle, react
 from outlive.infra import failpoints, happenings
 from outlive.infra.claims import StoredFact
@@ -89,12 +90,11 @@ class Known(Protocol[R_co]):
         ...
 
 
-class ToolStep(Generic[R]):
+class ToolStep(Limited, Generic[R]):
     """A call that has taken its place; awaiting it gives the stored result, or runs it."""
 
     __slots__ = (
         "_awaited",
-        "_began",
         "_first_began",
         "_phase",
         "_reported",
@@ -121,6 +121,7 @@ class ToolStep(Generic[R]):
         self.operation_id = OPERATION  # of the operation that is to be sent; a person may have begun another one
         self.attempt = 0
         self._first_began: datetime | None = None
+        self._token = None
         self._reported = float("-inf")
         self._phase: _Phase = ""  # of the attempt under way
         self._awaited = False
@@ -164,6 +165,8 @@ class ToolStep(Generic[R]):
             self.interrupted(error)
             raise
         finally:
+            if self._token is not None:
+                self._token.drop()
             flow.leave(self.step_id)
 
     async def _attempts(self) -> R:
@@ -172,12 +175,14 @@ class ToolStep(Generic[R]):
         self.attempt, wait_until = self.flow.history.attempt(self.step_id, self.operation_id)
         if wait_until is not None:
             await self._wait(wait_until)
+        if self.attempt and self.tool.retries.max_elapsed is not None:
+            await self._look_up_first()
         while True:
             self.attempt += 1
             self._began = self.flow.world.clock.now()
-            self._first_began = self._first_began or self._began
             if (found := await self.before()) is not None:
                 return found.value
+            self._first_began = self._first_began or self._began
             self._phase = "called"
             try:
                 started = asyncio.get_running_loop().time()
@@ -186,6 +191,7 @@ class ToolStep(Generic[R]):
                 if isinstance(error, asyncio.CancelledError) and _cancelled():
                     raise
                 self._phase = ""
+                self._leave_alone(error)
                 await self.follow(self._reaction(error), error)
             else:
                 self._phase = ""
@@ -214,7 +220,14 @@ class ToolStep(Generic[R]):
 
     async def before(self) -> "Known[R] | None":
         """Make durable what must be known before the call: nothing for a read-only one. Gives a result that is known."""
+        await self._admit()
         return None
+
+    async def _look_up_first(self) -> None:
+        """Know when the first attempt began, in whatever worker that was."""
+        claim = self.flow.claim
+        first = await self.flow.world.claims.first_attempt(claim.tenant, claim.task_id, self.step_id, self.operation_id)
+        self._first_began = first or self._first_began
 
     # --- the call
 
@@ -238,11 +251,14 @@ class ToolStep(Generic[R]):
         outside = context.current.set(None)  # what a tool calls is its own business
         try:
             async with asyncio.timeout(self.tool.timeout):
+                begin = self._begin_call if what is self.tool else None
                 if what.is_async:
+                    if begin is not None:
+                        begin()
                     return await what.fn(*arguments, **named)
                 call = functools.partial(what.fn, *arguments, **named)
-                sends = what is self.tool and not self.tool.read_only
-                return await self.flow.world.threads.call(call, key=self.key if sends else None)
+                key = self.key if begin is not None and not self.tool.read_only else None
+                return await self.flow.world.threads.call(call, key=key, begin=begin)
         finally:
             context.current.reset(outside)
 

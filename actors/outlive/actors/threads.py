@@ -28,12 +28,26 @@ class Threads:
         self.abandoned = 0
         self._named: dict[str, asyncio.Event] = {}  # set when the thread has ended
 
-    async def call(self, fn: Callable[..., Any], *args: Any, key: str | None = None, **kwargs: Any) -> Any:
+    async def call(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        key: str | None = None,
+        begin: Callable[[], None] | None = None,
+        **kwargs: Any,
+    ) -> Any:
         """Run a function in a thread and return its result; waits while all threads are taken.
 
-        With a `key`, `ended` can wait for the thread by that name, whoever gives up on the call.
+        With a `key`, `ended` can wait for the thread by that name, whoever gives up on the call. `begin` is called when
+        there is a thread for it; if it raises, nothing is run.
         """
         await self._free.acquire()
+        if begin is not None:
+            try:
+                begin()
+            except BaseException:
+                self._free.release()
+                raise
         if key is not None:
             fn = self._named_run(key, fn)
         loop = asyncio.get_running_loop()
@@ -46,6 +60,11 @@ class Threads:
             self._idle -= 1
         self._jobs.put((lambda: context.run(fn, *args, **kwargs), loop, future))
         return await future
+
+    async def room(self) -> None:
+        """Wait until a thread could run something at once."""
+        async with self._free:
+            pass
 
     async def ended(self, key: str) -> None:
         """Wait until no thread runs (or waits to run) under this name, whoever gave up on it."""

@@ -19,6 +19,7 @@ from typing import (
 
 from outlive.actors.context import current
 from outlive.actors.signature import Declared, RegistrationError, check_rule, companion, named, read, title_of
+from outlive.protocol.bucket import Limit
 from outlive.protocol.operations import ErrorClass, Outcome
 from outlive.protocol.tools import APPROVAL_TTL, TIMEOUT, Durable, Operation, P, R_co, RetryPolicy, Tool, UniqueWithin
 
@@ -131,6 +132,7 @@ class ToolOptions(TypedDict, total=False):
     )
     key_ttl: float  # seconds for which the remote remembers `op.key`, for ever if left out
     retries: RetryPolicy  # of errors that may pass, 5 tries if left out
+    rate_limit: Limit  # calls that the remote allows, counted over all workers; left out: as many as come
     classify: Callable[[BaseException], ErrorClass | None]  # names the class of an exception; None: as for every tool
     durable: Durable  # "before_next": a read-only result is durable before the next step begins
 
@@ -180,6 +182,7 @@ def declare(
     settle: float | None = None,
     key_ttl: float | None = None,
     retries: RetryPolicy | None = None,
+    rate_limit: Limit | None = None,
     classify: Callable[[BaseException], ErrorClass | None] | None = None,
     durable: Durable = "",
 ) -> DeclaredTool[..., Any]:
@@ -215,6 +218,7 @@ def declare(
             settle=settle,
             key_ttl=key_ttl,
             retries=retries or RetryPolicy(),
+            rate_limit=rate_limit,
             classify=classify,
             durable=durable,
         )

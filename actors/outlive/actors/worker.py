@@ -1,7 +1,7 @@
 """The worker: a process that hosts actors, as a tree of supervised services.
 
 In start order, each relying on those before it (rest_for_one): heartbeat, bus, relay, journal, clerk, ingester, api,
-supervisor of actors. Stopping drains: nothing new is claimed, steps in flight end within the grace, the rest is handed back
+buckets, supervisor of actors. Stopping drains: nothing new is claimed, steps in flight end within the grace, the rest is handed back
 at once. A worker never installs signal handlers: the command line does, an embedding program decides itself.
 """
 
@@ -31,6 +31,7 @@ from outlive.infra import embedded, migrate, sql, streams
 from outlive.infra.admission import Wake
 from outlive.infra.announcer import Announcer
 from outlive.infra.api import ApiService
+from outlive.infra.buckets import Buckets, Pause
 from outlive.infra.bus import Bus, BusError
 from outlive.infra.claims import Claims
 from outlive.infra.clerk import Clerk
@@ -66,6 +67,7 @@ _VERSION: Final = metadata.version("outlive")  # reads files, so once and early
 
 _log = structlog.get_logger("outlive.worker")
 _wake_due: Final = msgspec.json.Decoder(dict[str, bool])
+_pauses: Final = msgspec.json.Decoder(list[Pause])
 _wake_keys: Final = msgspec.json.Decoder(list[tuple[str, str]])
 
 
@@ -102,6 +104,7 @@ class Worker:
         self.clock = Clock()
         self.subjects = Subjects(self.settings.prefix)
         self.supervisor: Supervisor | None = None
+        self.buckets: Buckets | None = None
         self.draining = False
         self._watchdog = Watchdog() if watchdog else None
         self._kinds = dict(app.kinds)
@@ -180,6 +183,7 @@ class Worker:
             ChildSpec("clerk", self._run_clerk),
             ChildSpec("ingester", self._run_ingester),
             ChildSpec("api", self._run_api),
+            ChildSpec("buckets", self._run_buckets),
             ChildSpec("actors", self._run_actors),
         ]
         await rest_for_one(children, Intensity(restarts=5, period=60), started=self._ready.set)
@@ -205,7 +209,8 @@ class Worker:
             await self._bus.wait_connected()
         async with anyio.create_task_group() as group:
             group.start_soon(self._announcer.run)
-            for subject, hear in ((str(self.incarnation), self._hear_mail), ("all", self._hear_due)):
+            wakes = {str(self.incarnation): self._hear_mail, "all": self._hear_due, "pauses": self._hear_pauses}
+            for subject, hear in wakes.items():
                 subscription = await self._bus.subscribe(self.subjects.wake(subject), hear)
                 group.start_soon(_until_cancelled, subscription)
             status.started()
@@ -258,8 +263,15 @@ class Worker:
         status.started()
         await service.run()
 
+    async def _run_buckets(self, status: anyio.abc.TaskStatus[None]) -> None:
+        self.buckets = Buckets(
+            self._pool, str(self.incarnation), self.clock, self._announcer.pauses, poll=self.settings.poll
+        )
+        await self.buckets.run(status)
+
     async def _run_actors(self, status: anyio.abc.TaskStatus[None]) -> None:
         claims = Claims(self._pool, self.incarnation, sorted(self._kinds))
+        assert self.buckets is not None  # started before
         world = World(
             clock=self.clock,
             threads=self._threads,
@@ -268,6 +280,7 @@ class Worker:
             claims=claims,
             identities=Identities(self._pool, self.incarnation),
             announcer=self._announcer,
+            buckets=self.buckets,
             worker=str(self.incarnation),
             signals=dict(self.app.signals),
             tools=dict(self.app.tools),
@@ -365,6 +378,10 @@ class Worker:
     async def _hear_mail(self, message: Any) -> None:
         if self.supervisor is not None:
             self.supervisor.mail(_wake_keys.decode(message.data))
+
+    async def _hear_pauses(self, message: Any) -> None:
+        if self.buckets is not None:
+            self.buckets.hear(_pauses.decode(message.data))
 
     async def _hear_due(self, message: Any) -> None:
         wake = _wake_due.decode(message.data)

@@ -9,6 +9,7 @@ from typing import Any
 
 from outlive.actors.threads import Threads
 from outlive.infra.announcer import Announcer
+from outlive.infra.buckets import Buckets
 from outlive.infra.claims import Claims
 from outlive.infra.clock import Clock
 from outlive.infra.identities import Identities
@@ -29,6 +30,7 @@ class World:
     claims: Claims
     identities: Identities
     announcer: Announcer
+    buckets: Buckets
     worker: str
     signals: Mapping[str, Signal[Any]] = field(default_factory=dict[str, Signal[Any]])
     tools: Mapping[str, AnyTool] = field(default_factory=dict[str, AnyTool])

@@ -6,9 +6,11 @@ be sent at the moment is dropped, never waited for.
 
 import asyncio
 import collections
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from outlive.infra.buckets import Pause
 from outlive.infra.bus import Bus, BusError
 from outlive.infra.records import Claim
 from outlive.protocol import codec
@@ -52,6 +54,10 @@ class Announcer:
     def due(self) -> None:
         """Tell all workers that a task was handed back."""
         self._put(self._subjects.wake("all"), codec.encode({"due": True}))
+
+    def pauses(self, pauses: Sequence[Pause]) -> None:
+        """Tell all workers whom to leave alone."""
+        self._put(self._subjects.wake("pauses"), codec.encode(list(pauses)))
 
     def _put(self, subject: str, payload: bytes) -> None:
         self._queue.append((subject, payload))

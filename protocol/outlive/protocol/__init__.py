@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from outlive.protocol import api, codec, commands, events, ids, lifecycle, paths, tools
 from outlive.protocol.answers import Answer, Code
+from outlive.protocol.bucket import Limit
 from outlive.protocol.checkpoint import Checkpoint, CompletedStep, PendingStep
 from outlive.protocol.codec import NotJson, NotStorable
 from outlive.protocol.commands import AnyCommand, Approve, Cancel, Pause, Reject, Resolve, Resume, Retry, Skip, Submit
@@ -72,6 +73,7 @@ __all__ = [
     "Item",
     "ItemStatus",
     "Kind",
+    "Limit",
     "NoAnswer",
     "NotJson",
     "NotSent",

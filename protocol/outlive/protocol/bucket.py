@@ -31,7 +31,13 @@ class Limit:
 
     def __post_init__(self) -> None:
         if not (self.calls > 0 and self.per > 0 and self.burst >= 1):
-            raise ValueError(f"{self} makes no sense: calls and per are above 0, burst is 1 or more")
+            raise ValueError(f"{self!r} makes no sense: calls and per are above 0, burst is 1 or more")
+
+    def __str__(self) -> str:
+        """Say it, for instance ``10 calls in 1 s, 5 at once``."""
+        calls = "1 call" if self.calls == 1 else f"{self.calls:g} calls"
+        at_once = f", {self.burst} at once" if self.burst > 1 else ""
+        return f"{calls} in {self.per:g} s{at_once}"
 
     @property
     def interval(self) -> float:
@@ -43,7 +49,7 @@ class Lease(msgspec.Struct, frozen=True):
     """Tokens that one holder may spend.
 
     Attributes:
-        holder: the worker's incarnation; it holds at most one lease of a bucket.
+        holder: a name that no other lease of the bucket has.
         tokens: how many calls it may begin.
         until: from then on it may begin none.
     """
@@ -142,6 +148,11 @@ def pause(bucket: Bucket, until: datetime) -> Bucket:
     Holders of leases must be told, or a call may begin while their leases last.
     """
     return bucket if until <= bucket.at else Bucket(min(bucket.tokens, 1.0), until, bucket.leases)
+
+
+def lift(bucket: Bucket, now: datetime) -> Bucket:
+    """End a pause before its time."""
+    return bucket if bucket.at <= now else Bucket(bucket.tokens, now, bucket.leases)
 
 
 def spend(lease: Lease, now: datetime) -> Lease | None:

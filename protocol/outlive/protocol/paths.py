@@ -27,6 +27,11 @@ def after_lost_answer(tool: AnyTool, *, sent_for: float = 0.0) -> Path:
 
 def describe_path(tool: AnyTool) -> str:
     """Return a line on how a tool is called and what follows a lost answer, with WARNING where only a person can tell."""
+    limit = f"; at most {tool.rate_limit}" if tool.rate_limit is not None else ""
+    return _path(tool) + limit
+
+
+def _path(tool: AnyTool) -> str:
     if tool.read_only:
         return f"{tool.name}: repeated freely"
     consent = _consent(tool.requires_approval)

@@ -73,7 +73,7 @@ class Subjects(NamedTuple):
         return f"{self.prefix}.{tenant}.chaos.{verb}"
 
     def wake(self, incarnation: str) -> str:
-        """Where one worker is told that its tasks have mail, or (``all``) that work is due. Internal."""
+        """Where a worker hears of its tasks' mail, and all of due work (``all``) and pauses (``pauses``). Internal."""
         return f"{self.prefix}._wake.{incarnation}"
 
     def parse_command(self, subject: str) -> CommandSubject:

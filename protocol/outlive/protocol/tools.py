@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, Literal, ParamSpec, Self, TypeVar
 
 from outlive.protocol import codec, ids, keys, steps
 from outlive.protocol.arguments import Arguments
+from outlive.protocol.bucket import Limit
 from outlive.protocol.operations import ErrorClass
 
 P = ParamSpec("P")
@@ -138,6 +139,7 @@ class Tool(Generic[P, R_co]):
             not happen" is believed. None = unknown: such an answer goes to a person.
         key_ttl: seconds for which the remote remembers a key; None = for ever.
         retries: how an error that may pass is met.
+        rate_limit: how many calls its remote allows, counted over all workers, per tenant; None: as many as come.
         classify: names the class of an exception that `fn` raised; None leaves it to what every tool uses.
         durable: see `Durable`.
         step_id: a chosen step id; None = counted.
@@ -163,6 +165,7 @@ class Tool(Generic[P, R_co]):
     settle: float | None = None
     key_ttl: float | None = None
     retries: RetryPolicy = RetryPolicy()
+    rate_limit: Limit | None = None
     classify: Callable[[BaseException], ErrorClass | None] | None = None
     durable: Durable = ""
     step_id: str | None = None
