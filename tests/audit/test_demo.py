@@ -29,6 +29,7 @@ from outlive.actors.audit.screen import (
     Unanswered,
 )
 from outlive.protocol.events import NoteEvent
+from tests.actors.postbox import postbox
 from tests.audit.made_up import SitePackages
 
 CRASH = Crash(killed=4711, successor=4712, at="at 31 of 94 packages", after=0.0601, kept=31, repeated=1)
@@ -45,7 +46,8 @@ ROWS = [
 END = End(ok=True, verdict="the counts agree", seconds=12.34, rows=ROWS, reports=["/somewhere/REPORT.md"])
 DEMO = (
     "import asyncio, sys; from outlive.actors.audit.demo import Options, demo;"
-    "options = Options(as_json=True, path=sys.argv[1] or None, **{name: True for name in sys.argv[2:]});"
+    "given = dict(word.partition('=')[::2] for word in sys.argv[2:]);"
+    "options = Options(as_json=True, path=sys.argv[1] or None, **{name: to or True for name, to in given.items()});"
     "sys.exit(asyncio.run(demo(options)))"
 )
 
@@ -144,14 +146,14 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     tmp_path.chmod(0o755)
     with contextlib.ExitStack() as stack:
 
-        def starting(*options: str, path: str = "") -> Running:
+        def starting(*options: str, path: str = "", **environment: str) -> Running:
             process = subprocess.Popen(
                 [sys.executable, "-c", DEMO, path, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                env={**os.environ, "TMPDIR": str(tmp_path)},
+                env={**os.environ, "TMPDIR": str(tmp_path), **environment},
             )
             stack.enter_context(process)
             stack.callback(process.kill)
@@ -211,6 +213,19 @@ def test_where_nobody_can_be_asked_nothing_is_sent(start: Callable[..., Running]
     servers = [str(path) for path in demo.folder.glob("*/servers")]
     assert len(servers) == keep
     assert [f"OUTLIVE_STATE_DIR={path} outlive up" for path in servers] == last["commands"][:-1]
+
+
+def test_the_report_goes_to_a_mail_server_where_there_is_one(start: Callable[..., Running], site: str) -> None:
+    with postbox() as box:
+        demo = start("yes", "to=you@example.com", path=site, OUTLIVE_SMTP_URL=box.smtp)
+        lines = demo.lines(status=0)
+    host = box.smtp.removeprefix("smtp://")
+    (question,) = (line for line in lines if line["type"] == "question")
+    assert "a mail to you@example.com, subject" in question["message"] and f"by {host};" in question["message"]
+    (taken,) = box.mails
+    assert (taken["To"], box.recipients) == ("you@example.com", ["you@example.com"])
+    assert {"what": "mails", "said": 1, "counted": None, "where": host} in lines[-1]["rows"]
+    assert not list(demo.folder.glob("*/outbox"))
 
 
 def test_a_plain_loop_opens_eight_tickets_for_seven_findings(start: Callable[..., Running], site: str) -> None:

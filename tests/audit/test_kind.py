@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 
 from outlive.actors.audit import mail
+from outlive.actors.audit.findings import Audit
 from outlive.actors.audit.kind import licence_audit
 from outlive.actors.testing import Server
 from outlive.infra.client import Client
+from outlive.infra.handle import Handle
+from outlive.protocol.commands import Resolve
 from outlive.protocol.events import ApprovalEvent
 from outlive.protocol.tools import Operation
+from tests.actors.postbox import postbox
 from tests.audit.made_up import SitePackages
-from tests.chaos.harness import WorkerProcess
+from tests.chaos.harness import WorkerProcess, until
 
 
 @pytest.fixture
@@ -57,6 +61,46 @@ async def test_a_mail_goes_out_after_a_yes_only(client: Client, site: str, tmp_p
     for file in files:
         assert f"{file.stat().st_size:,} bytes" in asked
         assert f"Message-ID: {result.mail}" in file.read_text()
+
+
+@pytest.mark.parametrize("searched", [True, False], ids=["mailbox", "nobody to ask"])
+async def test_a_posted_mail_whose_answer_is_lost_is_looked_up_or_a_person_is_asked(
+    shared: Server, site: str, tmp_path: Path, *, searched: bool
+) -> None:
+    """SMTP says nothing afterwards: the mailbox is searched where one is named, and nothing is sent again."""
+    with postbox() as box:
+        box.says = {"mail": None}  # taken, and the line is cut
+        variables = {mail.SMTP: box.smtp, **({mail.IMAP: box.imap} if searched else {})}
+        async with (
+            WorkerProcess(shared, "outlive.actors.audit:app", environment=variables),
+            Client(shared.settings, by="ann") as client,
+        ):
+            handle = await client.submit(
+                licence_audit, path=site, out=str(tmp_path / "out"), to="ann@example.com", outbox=None
+            )
+            asked = await _say_yes(client, handle)
+            assert f"by {box.smtp.removeprefix('smtp://')}; it cannot be called back" in asked
+            if not searched:
+                paused = "select status = 'paused' and waiting_for like '%unknown%' from outlive_store.task"
+                await until(shared, paused)
+                (reason,) = (await client.get(handle.task_id)).reasons
+                assert "post_mail may or may not have happened" in reason.message
+                (identity,) = box.identities
+                resolve = Resolve(
+                    operation_id=reason.step_id or "", verdict="happened", result=identity, reason="it is here"
+                )
+                await client.command(handle.task_id, resolve)
+            result = await handle.result(60)
+        assert [result.mail] == box.identities
+
+
+async def _say_yes(client: Client, handle: Handle[Audit]) -> str:
+    """Approve the first question; what it was."""
+    async for event in handle.events():
+        if isinstance(event, ApprovalEvent) and event.status == "asked":
+            await client.approve(event.task_id, event.operation_id)
+            return event.message
+    raise AssertionError("nothing was asked")
 
 
 def test_a_delivered_mail_is_found_and_another_is_not(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pkgutil
 import pytest
 
 from outlive.actors import recipes
+from tests.guarantees.documents import linked, tables
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(recipes.__path__) if module.name != "asking")
 
@@ -20,5 +21,10 @@ def test_a_recipe_says_how_to_ask_when_to_believe_how_long_keys_live_and_how_to_
         assert promise in text
 
 
-def test_the_recipes_are_those_that_are_promised() -> None:
-    assert NAMES == ["github", "lookup", "mail", "payments", "s3", "sql"]
+def test_the_recipes_are_those_that_are_listed_with_their_tests() -> None:
+    (listed,) = [table for table in tables("actors/README.md") if "recipe" in table.head]
+    assert sorted(name for cell in listed.column("recipe") for name, _ in linked("actors/README.md", cell)) == NAMES
+    for name, cell in zip(listed.column("recipe"), listed.column("shown by"), strict=True):
+        ((recipe, _),) = linked("actors/README.md", name)
+        ((_, test),) = linked("actors/README.md", cell)
+        assert f"{recipe}." in test.read_text("utf-8"), f"{test} does not call {recipe}"

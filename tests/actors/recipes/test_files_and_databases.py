@@ -1,15 +1,12 @@
 """Recipes that ask a database or a mail folder, real ones."""
 
 import imaplib
-import re
 import socket
 import sqlite3
 from collections.abc import Iterator
 from email.message import EmailMessage
 from mailbox import Maildir
 from pathlib import Path
-from socketserver import StreamRequestHandler, ThreadingTCPServer
-from threading import Thread
 
 import asyncpg
 import pytest
@@ -17,6 +14,7 @@ import pytest
 from outlive.actors.recipes import mail, sql
 from outlive.actors.testing import Server
 from outlive.protocol.operations import Outcome
+from tests.actors.postbox import Postbox, postbox
 from tests.actors.remote import operation
 
 OP = operation()
@@ -81,53 +79,26 @@ def test_a_mail_in_a_maildir_is_found_by_its_message_id(tmp_path: Path) -> None:
     assert mail.in_maildir(OP, folder, domain="shop.example").matches == 2
 
 
-class _Imap(StreamRequestHandler):
-    """As much of an IMAP server as a search needs."""
-
-    sent: tuple[str, ...] = ()
-
-    def handle(self) -> None:
-        self._say("* OK ready")
-        while line := self.rfile.readline().decode().strip():
-            tag, command = line.split(" ", 1)
-            for answer in self._answers(command):
-                self._say(answer)
-            failed = command.startswith("EXAMINE") and "Sent" not in command
-            self._say(f"{tag} {'NO no such folder' if failed else 'OK done'}")
-
-    def _answers(self, command: str) -> list[str]:
-        if command == "CAPABILITY":
-            return ["* CAPABILITY IMAP4rev1"]
-        if command.startswith("EXAMINE"):
-            return [f"* {len(self.sent)} EXISTS"]
-        if wanted := re.fullmatch(r'UID SEARCH HEADER Message-ID "(.*)"', command):
-            found = [str(n) for n, identity in enumerate(self.sent, 1) if identity == wanted[1]]
-            return [" ".join(["* SEARCH", *found])]
-        return ["* BYE"] if command == "LOGOUT" else []
-
-    def _say(self, line: str) -> None:
-        self.wfile.write(line.encode() + b"\r\n")
+@pytest.fixture
+def box() -> Iterator[Postbox]:
+    with postbox() as running:
+        yield running
 
 
 @pytest.fixture
-def imap() -> Iterator[imaplib.IMAP4]:
-    with ThreadingTCPServer(("127.0.0.1", 0), _Imap) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        connection = imaplib.IMAP4("127.0.0.1", server.server_address[1], timeout=5)
-        connection.state = "AUTH"
-        yield connection
-        connection.shutdown()
-        server.shutdown()
-        thread.join()
+def imap(box: Postbox) -> Iterator[imaplib.IMAP4]:
+    connection = imaplib.IMAP4("127.0.0.1", int(box.imap.rpartition(":")[2]), timeout=5)
+    connection.state = "AUTH"
+    yield connection
+    connection.shutdown()
 
 
-def test_a_mail_is_found_over_imap(imap: imaplib.IMAP4, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mail_is_found_over_imap(imap: imaplib.IMAP4, box: Postbox) -> None:
     ours = mail.message_id(OP, "shop.example")
     assert mail.over_imap(OP, imap, domain="shop.example") == Outcome.did_not_happen()
-    monkeypatch.setattr(_Imap, "sent", ("<other@x>", ours))
+    box.mails = [letter("<other@x>"), letter(ours)]
     assert mail.over_imap(OP, imap, domain="shop.example") == Outcome.happened(ours)
-    monkeypatch.setattr(_Imap, "sent", (ours, ours))
+    box.mails = [letter(ours), letter(ours)]
     assert mail.over_imap(OP, imap, domain="shop.example").matches == 2
     missing = mail.over_imap(OP, imap, folder='Gesendet "alt"', domain="shop.example")
     assert missing.verdict == "unknown" and "Gesendet" in missing.reason

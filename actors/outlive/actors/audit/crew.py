@@ -11,11 +11,13 @@ from typing import Final
 
 import anyio
 
+from outlive.actors.audit import mail
 from outlive.infra.embedded import Live
 from outlive.protocol.errors import OutliveError
 
 APP: Final = "outlive.actors.audit:app"
 _COMMAND: Final = (sys.executable, "-P", "-m", "outlive.actors", "worker", APP)
+_KEPT: Final = frozenset({mail.SMTP, mail.IMAP})
 _START: Final = 60.0
 _STOP: Final = 10.0
 _SAID: Final = 12
@@ -88,7 +90,7 @@ async def crew(count: int, live: Live, folder: Path) -> AsyncGenerator[list[Work
 
 async def _start(live: Live, log: Path) -> WorkerProcess:
     settings = {"OUTLIVE_NATS_URL": live.nats_url, "OUTLIVE_POSTGRES_DSN": live.postgres_dsn}
-    others = {name: value for name, value in os.environ.items() if not name.startswith("OUTLIVE_")}
+    others = {name: value for name, value in os.environ.items() if not name.startswith("OUTLIVE_") or name in _KEPT}
     ours, theirs = os.pipe()
     with log.open("wb") as file:
         process = await asyncio.create_subprocess_exec(

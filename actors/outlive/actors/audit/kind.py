@@ -1,9 +1,12 @@
 """The built-in task ``licence-audit``: one step per package, a ticket per finding, three reports, and a mail."""
 
+import os
+
 from outlive.actors import App, Operation, Outcome, Task
 from outlive.actors.audit import mail, packages, reports, tracker
 from outlive.actors.audit.findings import Audit, Finding, Inspection, Package
 from outlive.actors.audit.inspection import inspect
+from outlive.actors.recipes.mail import SETTLE
 from outlive.protocol.errors import StepFailed
 
 app = App("audit")
@@ -63,6 +66,27 @@ def find_mail(op: Operation, to: str, subject: str, body: str, outbox: str) -> O
     return mail.find(op, outbox)
 
 
+@app.tool(requires_approval=True, timeout=60, settle=SETTLE, title="mail the report to {to}")
+def post_mail(op: Operation, to: str, subject: str, body: str) -> str:
+    """Hand a mail over to the worker's mail server and return its Message-ID. SMTP knows no keys: it is sent once."""
+    return mail.post(op, mail.message(op, to, subject, body))
+
+
+@post_mail.prepare
+def preview_post(op: Operation, to: str, subject: str, body: str) -> str:
+    """Say what would be sent, and by whom."""
+    size = len(bytes(mail.message(op, to, subject, body)))
+    return f'a mail to {to}, subject "{subject}", {size:,} bytes, by {mail.server()}; it cannot be called back'
+
+
+if mail.IMAP in os.environ:  # else nobody can be asked what became of a mail, and a person decides
+
+    @post_mail.reconcile
+    def find_posted(op: Operation, to: str, subject: str, body: str) -> Outcome[str]:  # noqa: ARG001  # the operation's id is enough
+        """Look for the mail where its server files what it sent."""
+        return mail.find_posted(op)
+
+
 @app.task(name="licence-audit", title="audit the licences of {path}")
 async def licence_audit(
     task: Task,
@@ -70,7 +94,7 @@ async def licence_audit(
     tracker: str | None = None,
     out: str = "licence-audit",
     to: str | None = None,
-    outbox: str = "outbox",
+    outbox: str | None = "outbox",
 ) -> Audit:
     """Audit the licences and files of installed packages.
 
@@ -80,7 +104,7 @@ async def licence_audit(
         tracker: URL of a ticket tracker; None = no tickets.
         out: folder for the reports, seen from the worker's current folder.
         to: who gets the report by mail, after a person's yes; None = no mail.
-        outbox: the Maildir for that mail, seen from the worker's current folder.
+        outbox: the Maildir for that mail, seen from the worker's current folder; None = by the worker's mail server.
     """
     inspections = await _read(task, path)
     findings = [finding for inspection in inspections for finding in inspection.findings]
@@ -115,11 +139,14 @@ async def _open(task: Task, url: str, findings: list[Finding]) -> list[int]:
     return tickets
 
 
-async def _mail(task: Task, report: reports.Report, to: str, outbox: str) -> str | None:
+async def _mail(task: Task, report: reports.Report, to: str, outbox: str | None) -> str | None:
     """Send the report and return its Message-ID; a person's no is not a failure of the audit."""
     counted = f"{len(report.findings)} findings in {len(report.inspections)} packages"
+    subject, body = f"Licence audit: {counted}", reports.markdown(report)
     try:
-        return await task.call(send_mail, to, f"Licence audit: {counted}", reports.markdown(report), outbox)
+        if outbox is None:
+            return await task.call(post_mail, to, subject, body)
+        return await task.call(send_mail, to, subject, body, outbox)
     except StepFailed as error:
         if error.failure.error_class != "rejected":
             raise

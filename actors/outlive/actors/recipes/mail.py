@@ -1,7 +1,7 @@
 """A mail, found by its Message-ID in a folder that keeps what was sent: a Maildir, or a mailbox over IMAP.
 
 How to ask: set the header ``Message-ID`` to `message_id` before sending; it follows from the key, so every attempt
-carries the same. Then look where sent mails are kept: the Sent folder if the server files them there by itself, else a
+carries the same (`outlive.actors.smtp` sends it). Then look where sent mails are kept: the Sent folder if the server files them there by itself, else a
 mailbox of your own in Bcc. Many receivers drop a second mail with the same Message-ID, but none promises it.
 
 When a "no" may be trusted: `SETTLE` after the deadline, for a folder that the server fills as it accepts. A copy in Bcc
@@ -14,6 +14,8 @@ How to undo: not at all. A second mail that explains is a new effect, and a pers
 """
 
 import imaplib
+import urllib.parse
+from collections.abc import Mapping
 from email.parser import BytesHeaderParser
 from pathlib import Path
 from typing import Final
@@ -26,6 +28,12 @@ SETTLE: Final = 900.0
 
 KEY_TTL: Final = 0.0
 """No keys."""
+
+_IMAP: Final[Mapping[str, tuple[type[imaplib.IMAP4], int]]] = {
+    "imap": (imaplib.IMAP4, 143),
+    "imaps": (imaplib.IMAP4_SSL, 993),
+}
+_PATIENCE: Final = 20.0
 
 _HEAD: Final = 256 * 1024
 """Bytes of a mail in which its Message-ID is looked for."""
@@ -81,6 +89,25 @@ def over_imap(op: Operation, connection: imaplib.IMAP4, *, folder: str = "Sent",
         return Outcome.unknown(f"the mail server answered {answer} for folder {folder}: {said!r}"[:300])
     matches = len((said[0] or b"").split())
     return Outcome.happened(wanted, matches=matches) if matches else Outcome.did_not_happen()
+
+
+def at_imap(op: Operation, url: str, *, domain: str) -> Outcome[str]:
+    """Ask an IMAP server by its URL (a synchronous function): connect, log in, `over_imap`, log out.
+
+    Args:
+        op: the operation whose answer was lost.
+        url: ``imaps://user:password@host:port/folder`` (``imap://`` without encryption); folder: Sent if left out.
+        domain: as given to `message_id`.
+    """
+    parts = urllib.parse.urlsplit(url)
+    host, (kind, port) = parts.hostname or "", _IMAP.get(parts.scheme, _IMAP["imaps"])
+    user, password, folder = (urllib.parse.unquote(text or "") for text in (parts.username, parts.password, parts.path))
+    try:
+        with kind(host, parts.port or port, timeout=_PATIENCE) as connection:
+            connection.login(user, password)
+            return over_imap(op, connection, folder=folder.strip("/") or "Sent", domain=domain)
+    except (OSError, imaplib.IMAP4.error) as error:
+        return Outcome.unknown(f"the mail server could not be asked: {type(error).__name__}: {error}")
 
 
 def _carries(mail: Path, wanted: str) -> bool:
