@@ -87,3 +87,47 @@ async def payment(task: Task, order: str, cents: int = 500) -> str:
         return f"paid {await task.call(pay, order, cents)}"
     except StepFailed as error:
         return error.failure.message
+
+
+@app.tool(
+    timeout=3,
+    settle=0.2,
+    requires_approval=lambda to: to != "me",
+    approval_ttl=float(os.environ.get("EFFECTS_TTL", "600")),
+)
+def mail(op: Operation, to: str) -> int:
+    """One mail; those to myself need no yes."""
+    return _send("mail", op.key)
+
+
+@mail.reconcile
+def find_mail(op: Operation, to: str) -> Outcome[int]:
+    """Ask for the mail of this operation."""
+    return _found(op)
+
+
+@mail.prepare
+def preview_mail(to: str) -> str:
+    """What would be sent."""
+    return f"one mail to {to}"
+
+
+@app.tool(read_only=True)
+def look_up(name: str) -> str:
+    """Changes nothing."""
+    return name
+
+
+@app.task
+async def mails(task: Task, people: list[str], others: list[str] | None = None) -> list[int | str]:
+    """One question about all mails; the others ask for themselves."""
+    calls = [task.call(mail, to) for to in people]
+    rest = [task.call(mail, to) for to in others or []]
+    looked = task.call(look_up, "all")
+    ends: list[int | str] = [str(await task.approve_all([*calls, looked])), await looked]
+    for call in (*calls, *rest):
+        try:
+            ends.append(await call)
+        except StepFailed as error:
+            ends.append(error.failure.type)
+    return ends

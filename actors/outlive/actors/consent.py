@@ -8,16 +8,16 @@ Automatic attempts of an operation rest on the yes that its first one used.
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from outlive.actors.flow import Flow
-from outlive.actors.history import REJECTED
+from outlive.actors.history import REJECTED, Part
 from outlive.actors.step import ToolStep, failure_of
 from outlive.infra import happenings
 from outlive.infra.claims import Mail
 from outlive.infra.clerk import read_command
-from outlive.infra.records import AnswerRow, Fact, Record
+from outlive.infra.records import AnswerRow, Fact, OperationRow, Record
 from outlive.protocol import codec, keys
 from outlive.protocol.commands import Approve, Reject
 from outlive.protocol.errors import StepFailed
@@ -30,12 +30,13 @@ R = TypeVar("R")
 class Consented(ToolStep[R]):
     """A call that may need a person's yes, with the words and rows that it shares with what follows it."""
 
-    __slots__ = ("_agreed", "_letter", "_note")
+    __slots__ = ("_agreed", "_letter", "_note", "_part")
 
     def __init__(self, flow: Flow, step_id: str, tool: AnyTool, bound: dict[str, Any]) -> None:
         """See `ToolStep`."""
         super().__init__(flow, step_id, tool, bound)
         self._letter: Mail | None = None  # the yes that the next intent uses up
+        self._part: Part | None = None  # the same, of an answer to several calls
         self._agreed = False  # an intent has used one: later attempts of the operation rest on it
         self._note: str | None = None  # what the ledger will say beside the status
 
@@ -50,8 +51,23 @@ class Consented(ToolStep[R]):
             return
         if self.attempt > 1 and self.flow.history.attempt(self.step_id, self.operation_id)[1] is not None:
             return  # another worker's attempt used the yes, and this one was set by it
+        part = self.flow.history.parts.pop(self.step_id, None)
+        if part is not None and part.digest == self.digest:
+            self._take(part)
+            return
         self._as_before()
-        await self.ask(await self._preview())
+        await self.ask(await self.preview())
+
+    @property
+    def asks(self) -> bool:
+        """True when this call, if it began now, would wait for a yes."""
+        return self.tool.needs_approval(self.bound) and self.digest not in self.flow.history.refusals
+
+    def _take(self, part: Part) -> None:
+        """Take this call's part of an answer to several."""
+        if part.status != "given":
+            raise self._refused(None, part.status, f"{self._title()}: {part.message} (step {part.question})")
+        self._part = part
 
     async def ask(self, message: str) -> None:
         """Wait for a yes to this call; the next intent uses it. Raises `StepFailed` for a no, also by silence."""
@@ -81,7 +97,9 @@ class Consented(ToolStep[R]):
         if earlier is not None and not self.flow.history.tried_again(self.step_id):
             raise self._refused(None, "refused", f"{earlier[1]} (asked by step {earlier[0]})")
 
-    async def _preview(self) -> str:
+    async def preview(self) -> str:
+        """Say what a person is asked: the call, and what the tool's `prepare` says of it."""
+        self._began = self.flow.world.clock.now()
         shown = f"{self._show()} waits for your yes"
         if self.tool.preparer is None:
             return shown
@@ -115,6 +133,9 @@ class Consented(ToolStep[R]):
 
     def uses(self) -> Sequence[Fact]:
         """What an intent tells of the yes that it uses up."""
+        if self._part is not None:
+            what = f"The yes of {self._part.by} (step {self._part.question}) is used for {self._title()}"
+            return (self._approval("used", what, by=self._part.by),)
         if self._letter is None:
             return ()
         by = self._letter.by or "a person"
@@ -125,8 +146,8 @@ class Consented(ToolStep[R]):
 
     def used(self) -> None:
         """The intent that uses the yes is durable."""
-        self._agreed = self._agreed or self._letter is not None
-        self._letter = self._note = None
+        self._agreed = self._agreed or self._letter is not None or self._part is not None
+        self._letter = self._part = self._note = None
 
     # --- words and rows
 
@@ -153,8 +174,13 @@ class Consented(ToolStep[R]):
             operation_id=self.operation_id, until=until, digest=self.digest.hex(),
         )  # fmt: skip
 
-    def _approval(self, status: Any, message: str, letter: Mail | None = None) -> Fact:
-        by = letter.by if letter is not None else None
+    def row(self, status: str, *, ended: datetime | None = None) -> OperationRow:
+        """What the ledger says of this call before it has begun."""
+        self._began = self.flow.world.clock.now()
+        return self._row(status, arguments=self.encoded, ended=ended)
+
+    def _approval(self, status: Any, message: str, letter: Mail | None = None, *, by: str | None = None) -> Fact:
+        by = letter.by if letter is not None else by
         return happenings.approval(
             self.flow.claim, self.flow.world.clock.now(), self.step_id, self.operation_id, status, message, by=by
         )

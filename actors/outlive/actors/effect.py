@@ -203,7 +203,7 @@ class Effect(Unique[R]):
             record.operations = (self._row("unknown", ended=self.flow.world.clock.now()),)
             record.attempts = (self._attempted(ErrorClass.TIMEOUT, reason),)
         record.facts = (self._fact("unknown", reason, body=codec.encode(failure)),)
-        record.steps, record.current_step = 1, self.step_id
+        record.steps, record.current_step, record.state = 1, self.step_id, self.flow.withdraw(self.step_id)
         self.flow.write(record)
 
     def _record_unknown(self, attempts: tuple[AttemptRow, ...], message: str) -> None:

@@ -7,7 +7,7 @@ however long the history is.
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -33,6 +33,16 @@ TRIED_AGAIN: Final = b'"tried again"'
 """Stored with the fact that a person has a step tried again."""
 
 
+class Part(NamedTuple):
+    """What a person's answer to several calls at once (`task.approve_all`) means for one of them."""
+
+    digest: bytes  # of the call
+    question: str  # the step that asked
+    status: str  # given, refused or expired
+    by: str | None
+    message: str  # of a no
+
+
 def call_text(name: str, arguments: bytes, order: Sequence[str] = ()) -> str:
     """Show a call as a person would write it, cut to a line; `arguments` as stored, `order` as declared."""
     values: dict[str, msgspec.Raw] = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
@@ -53,6 +63,7 @@ class History:
         "edits",
         "letters",
         "operations",
+        "parts",
         "plan",
         "refusals",
         "signals",
@@ -78,6 +89,7 @@ class History:
         self.plan: Plan | None = None  # the last one recorded
         self.versions = Versions()  # model and prompt that the last incarnation worked with
         self.letters: defaultdict[str, deque[Mail]] = defaultdict(deque)  # people's words, by the inbox row's name
+        self.parts: dict[str, Part] = {}  # of answers to several calls at once, not used yet; by step
         self.refusals: dict[bytes, tuple[str, str]] = {  # by digest: the step that asked, and a person's no
             operation.digest: (operation.step_id, operation.note.removeprefix(REJECTED))
             for operation in reversed(claimed.operations)

@@ -126,6 +126,11 @@ class ToolStep(Limited, Generic[R]):
         self._phase: _Phase = ""  # of the attempt under way
         self._awaited = False
 
+    @property
+    def awaited(self) -> bool:
+        """True when its result was asked for."""
+        return self._awaited
+
     def __await__(self) -> Generator[Any, None, R]:
         """Return the result. Raises `StepFailed`, the same one on every run."""
         if self._awaited:

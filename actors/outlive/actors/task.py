@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn, ParamSpec, TypeVar, overload
 import anyio
 
 from outlive.actors import planning
+from outlive.actors.agreement import ApproveAll
 from outlive.actors.effect import Effect
 from outlive.actors.flow import Branch, Flow, Stopped, branch
 from outlive.actors.question import Question
@@ -95,6 +96,25 @@ class Task:
         """
         kind: type[ToolStep[R]] = ToolStep if tool.read_only else Effect
         return kind(self._flow, self._flow.place(tool.step_id), tool, tool.bind(args, kwargs))
+
+    def approve_all(self, calls: Sequence[Awaitable[Any]]) -> Awaitable[bool]:
+        """Ask a person once about several calls, before they are awaited: one question, with a preview of each.
+
+        ::
+
+            calls = [task.call(send_mail, to, body) for to in people]
+            await task.approve_all(calls)
+            for call in calls:
+                await call
+
+        Gives True when the answer is yes, and then each call uses its part of it once. After a no, also by silence,
+        each call is refused (`StepFailed`, class ``rejected``). Calls that need no yes are let pass; a call that is not
+        in the list asks for itself.
+
+        Raises:
+            TypeError, ValueError: it is no list of 1 to 1000 calls, or one of them was awaited already.
+        """
+        return ApproveAll(self._flow, self._flow.place(), calls)
 
     def progress(self, message: str, *, done: int | None = None, total: int | None = None) -> Awaitable[None]:
         """Tell people how far the task is: a fact, numbered like all others, made once."""

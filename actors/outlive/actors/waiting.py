@@ -79,7 +79,8 @@ class Waiting(Generic[R]):
         except asyncio.CancelledError as error:
             if self.flow.gave_up(error):
                 failure = given_up(self.step_id, self.name)
-                self._end("failed", failure.message, codec.encode(failure))
+                state = self.flow.withdraw(self.step_id)
+                self._end("failed", failure.message, codec.encode(failure), state=state)
             raise
         finally:
             self.flow.leave(self.step_id)

@@ -26,8 +26,9 @@ class ErrorClass(enum.StrEnum):
 class OperationStatus(enum.StrEnum):
     """Where an operation is; ``unknown`` is not ``failed``.
 
-    ``prepared``: its arguments are known, and nothing was sent for it: the same business action is made by another step
-    (see ``unique=``), which it waits for, or whose result it has (then `OperationRecord.note` says whose).
+    ``prepared``: its arguments are known, and nothing was sent for it. It has a yes, given to several calls at once and
+    not used yet; or another step makes the same business action (``unique=``), and it waits for that one, or has its
+    result: `OperationRecord.note` says so.
     """
 
     PREPARED = "prepared"
