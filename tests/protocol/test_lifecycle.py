@@ -15,6 +15,7 @@ from outlive.protocol.commands import (
     Approve,
     Cancel,
     ChildEnded,
+    EditPlan,
     Internal,
     Pause,
     Reject,
@@ -26,6 +27,7 @@ from outlive.protocol.commands import (
     Submit,
 )
 from outlive.protocol.lifecycle import TRANSITIONS, Decision, Facts, IllegalTransition, apply, check_transition
+from outlive.protocol.plan import Item
 from outlive.protocol.task import FINAL, Reason, ReasonCode, Status
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -57,11 +59,12 @@ REJECT = Reject(operation_id="4:1", by="ann", reason="too much")
 RESOLVE = Resolve(operation_id="7:2", verdict="did_not_happen")
 RETRY = Retry(step_id="4", by="ann")
 SKIP = Skip(step_id="4", result=3)
+EDIT = EditPlan(plan_version=2, items=[Item("a", "do it")], by="ann")
 GOES_ON = (Resume, Approve, Reject, Resolve, Retry, Skip)
 ANSWERS: list[tuple[AnyCommand, Reason]] = [(APPROVE, ASKED), (REJECT, ASKED), (RESOLVE, LOST)]
 COMMANDS: list[AnyCommand | Internal] = [
     Submit(kind="k"), Pause(by="ann"), Resume(), Cancel(), Signal(name="go"), ChildEnded(child="c", status=Status.FAILED),
-    APPROVE, REJECT, RESOLVE, RETRY, SKIP,
+    APPROVE, REJECT, RESOLVE, RETRY, SKIP, EDIT,
 ]  # fmt: skip
 
 
@@ -507,3 +510,35 @@ def test_a_question_takes_the_first_fitting_answer_in_every_state() -> None:
         assert (late.code, late.status, "ann answered it at T" in late.message) == (Code.STALE, status, True)
     assert apply(msgspec.structs.replace(paused, cancelling=True), yes, now=NOW).code is Code.ILLEGAL_TRANSITION
     assert apply(Facts(task_id="t", status=Status.SUCCEEDED), yes, now=NOW).code is Code.TOO_LATE
+
+
+@pytest.mark.parametrize(
+    ("status", "reasons", "code", "after"),
+    [
+        (Status.QUEUED, (), Code.APPLIED, Status.QUEUED), (Status.RUNNING, (), Code.APPLIED, Status.RUNNING),
+        (Status.PAUSED, (APPROVAL,), Code.APPLIED, Status.PAUSED), (Status.FAILED, (), Code.APPLIED, Status.RUNNING),
+        (Status.SUCCEEDED, (), Code.TOO_LATE, Status.SUCCEEDED), (Status.CANCELLED, (), Code.TOO_LATE, Status.CANCELLED),
+    ],
+)  # fmt: skip
+def test_a_plan_is_changed_in_every_state_but_the_last(
+    status: Status, reasons: tuple[Reason, ...], code: Code, after: Status
+) -> None:
+    before = Facts(task_id="t", status=status, reasons=reasons, started=True, plans=True, plan_version=2)
+    decision = decide(EDIT, before)
+    assert (decision.code, decision.status, decision.reasons) == (code, after, reasons)
+    assert decision.wake == (status is Status.FAILED)
+    if code is Code.APPLIED:
+        assert decision.message.startswith("The plan of task t is version 3 now by ann")
+        for version, said in ((1, "version 1"), (0, "none yet (version 0)")):
+            stale = decide(EDIT, msgspec.structs.replace(before, plan_version=version))
+            assert (stale.code, stale.status) == (Code.STALE, status)
+            assert stale.message == (
+                f"The plan of task t is {said}, not version 2. Look again: outlive edit-plan t --show"
+            )
+        assert decide(EDIT, msgspec.structs.replace(before, plans=False)).code is Code.INVALID
+        assert decide(EDIT, msgspec.structs.replace(before, cancelling=True)).code is Code.ILLEGAL_TRANSITION
+
+
+def test_an_edit_that_is_no_plan_is_refused_where_it_is_made() -> None:
+    with pytest.raises(ValueError, match="item 'a' comes twice"):
+        EditPlan(plan_version=1, items=[Item("a", "x"), Item("a", "y")])

@@ -190,7 +190,6 @@ class History:
         """Forget the steps of the run that has ended; mail that nobody took stays."""
         self.done, self.waits, self.begun = {}, {}, {}
         self.plan = None
-        self.edits.clear()
         self.unvisited.clear()
 
 

@@ -16,7 +16,7 @@ from outlive.infra.clerk import answered, decided, is_word, read_command
 from outlive.infra.records import AnswerRow, Fact, Record, Said, State
 from outlive.protocol import codec, lifecycle
 from outlive.protocol.answers import Code
-from outlive.protocol.commands import AnyCommand, ChildEnded, Internal, Signal, Skip
+from outlive.protocol.commands import AnyCommand, ChildEnded, EditPlan, Internal, Signal, Skip
 from outlive.protocol.events import StepStatus
 
 
@@ -61,6 +61,11 @@ class Mailbox:
             said = (Said(letter.command_id, decision.code, decision.message, now),)
         reasons = codec.encode(list(decision.reasons)) if decision.reasons != self._flow.standing else None
         state = State(cancelling=decision.cancelling or None, reasons=reasons, tell=decision.cancelling)
+        if decision.ok and isinstance(command, EditPlan):
+            plan = command.plan(letter.by)
+            facts = (*facts, happenings.plan(self._flow.claim, now, plan, inbox_pos=letter.pos))
+            state.plan_version, state.plan_total = plan.version, len(plan.items)
+            self._flow.plan_version = plan.version
         answer = decided(letter, decision, self._flow.status)
         self._flow.write(Record(facts=facts, answers=(answer,), state=state, applied=letter.pos, said=said))
         if decision.ok:
@@ -79,7 +84,8 @@ class Mailbox:
         facts = lifecycle.Facts(
             task_id=self._flow.claim.task_id, status=self._flow.status, reasons=self._flow.standing, owned=True, started=True,
             cancelling=self._flow.cancelling, step=self._flow.history.ended(letter.name or ""),
-            answered=self._answered.get(letter.name or "", ""),
+            answered=self._answered.get(letter.name or "", ""), plans=self._flow.kind.plans,
+            plan_version=self._flow.plan_version,
         )  # fmt: skip
         return lifecycle.apply(facts, command, now=now)
 
@@ -102,7 +108,7 @@ class Mailbox:
             self._flow.relent()
 
     def _keep(self, letter: Mail) -> None:
-        """Put a signal, a person's word or a child's end where the function looks for it."""
+        """Put a signal, a person's word, their plan or a child's end where the function looks for it."""
         if letter.name is not None and is_word(letter):
             self._answered[letter.name] = answered(letter.verb, letter.by, letter.at)
             self._flow.history.letters[letter.name].append(letter)
@@ -112,6 +118,10 @@ class Mailbox:
             self._flow.signalled(letter.name)
         elif letter.verb in {"retry", "skip"}:
             self._settle(letter)
+        elif letter.verb == "edit_plan":
+            command = read_command(letter)
+            assert isinstance(command, EditPlan)
+            self._flow.history.edits.append((letter, command.plan(letter.by)))
         elif letter.verb == "child" and letter.name is not None:
             self._flow.history.child_ends[letter.name] = letter
             self._flow.child_ended(letter.name)

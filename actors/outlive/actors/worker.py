@@ -432,7 +432,7 @@ class Worker:
         await self._pool.execute(
             sql.load("supervisor")["register_kinds"], [kind.name for kind in kinds],
             [kind.code_version for kind in kinds], [json.dumps(kind.input_schema) for kind in kinds],
-            [kind.title for kind in kinds],
+            [kind.title for kind in kinds], [kind.plans for kind in kinds],
         )  # fmt: skip
 
 

@@ -94,6 +94,8 @@ class Claimed:
     attempts: list[StoredAttempt] = field(default_factory=list)
     mail: list[Mail] = field(default_factory=list)
     backlog: list[tuple[int, bytes]] = field(default_factory=list)  # events above `published`
+    plan_version: int = 0  # known to the clerk alone: an owner reads its facts
+    plans: bool = False  # known to the clerk alone: people may change its plan
 
     @property
     def new(self) -> bool:

@@ -22,7 +22,7 @@ from outlive.infra.journal import Batch, Line, Link
 from outlive.infra.records import AnswerRow, Claim, Fact, Record, State
 from outlive.protocol import codec, lifecycle, steps
 from outlive.protocol.answers import Code
-from outlive.protocol.commands import AnyCommand, Internal
+from outlive.protocol.commands import AnyCommand, EditPlan, Internal
 from outlive.protocol.lifecycle import Decision, Facts
 from outlive.protocol.task import FINAL, Reason, ReasonCode, Status
 
@@ -160,7 +160,7 @@ class Clerk:
             rows = await link.connection.fetch(self._sql["take"], self._incarnation, BATCH)
             if not rows:
                 return 0
-            cases = [Case(claimed_row(row), row["due_at"], row["ended_at"]) for row in rows]
+            cases = [Case(_taken(row), row["due_at"], row["ended_at"]) for row in rows]
             mail = await Claims(link.connection, self._incarnation, []).mail([case.claim for case in cases])
             await self._effects(link, cases)
             await self._about(link, cases, mail)
@@ -250,6 +250,12 @@ class Clerk:
         return {(row["tenant"], row["task_id"]): row["body"] for row in found}
 
 
+def _taken(row: Any) -> Claimed:
+    task = claimed_row(row)
+    task.plan_version, task.plans = row["plan_version"], row["plans"]
+    return task
+
+
 def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
 
@@ -296,6 +302,8 @@ class Case:
         self.caught_up = task.claim.published == task.claim.last_seq  # else the sweep publishes, in order
         self.said = ""
         self._before = (self.status, self.reasons)
+        self._plans, self._plan_version = task.plans, task.plan_version
+        self._plan_total: int | None = None  # of a new plan
         self._started = task.code_version is not None  # its first record says by which code
         self._ended_at = ended_at
         self._due_at = due_at
@@ -319,6 +327,10 @@ class Case:
                     self.claim, now, letter.command_id, letter.verb, decision.code, decision.message, by=letter.by
                 )
             )
+        if decision.ok and isinstance(command, EditPlan):
+            plan = command.plan(letter.by)
+            self._facts.append(happenings.plan(self.claim, now, plan, inbox_pos=letter.pos))
+            self._plan_version, self._plan_total = plan.version, len(plan.items)
         self._move(decision, letter, now)
         self._rows.append(decided(letter, decision, before))
 
@@ -331,7 +343,7 @@ class Case:
         facts = Facts(
             task_id=self.claim.task_id, status=self.status, reasons=self.reasons, started=self._started,
             cancelling=self.cancelling, ended_at=self._ended_at, step=self.steps.get(name),
-            answered=self.answered.get(name, ""),
+            answered=self.answered.get(name, ""), plans=self._plans, plan_version=self._plan_version,
         )  # fmt: skip
         return lifecycle.apply(facts, command, now=now)
 
@@ -367,6 +379,8 @@ class Case:
             leave="always",
             due_at=self._due_at if waits else ends_by_itself(self.reasons),
             tell=self.status is Status.CANCELLED and self._before[0] is not Status.CANCELLED,
+            plan_version=self._plan_version if self._plan_total is not None else None,
+            plan_total=self._plan_total,
         )
         line = Line(self.claim, _unqueued)
         line.hand_in(Record(facts=self._facts, answers=self._rows, state=state, applied=self._applied))

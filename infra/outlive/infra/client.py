@@ -18,7 +18,7 @@ from outlive.infra.questions import QuestionRefused, Questions
 from outlive.infra.reader import Item
 from outlive.infra.sender import Sender
 from outlive.infra.settings import Settings
-from outlive.protocol import api, codec, ids, steps
+from outlive.protocol import api, codec, ids, plan, steps
 from outlive.protocol.answers import Answer
 from outlive.protocol.api import Trouble
 from outlive.protocol.checkpoint import Checkpoint
@@ -27,6 +27,7 @@ from outlive.protocol.commands import (
     AnyCommand,
     Approve,
     Cancel,
+    EditPlan,
     Pause,
     Reject,
     Resolve,
@@ -301,6 +302,22 @@ class Client:
             text: the answer; where the question has choices, one of them.
         """
         return await self.signal(task_id, steps.answer_signal(ids.check("step_id", step_id)), text)
+
+    async def edit_plan(
+        self, task_id: str, plan_version: int, items: Sequence[plan.Item], *, reason: str | None = None
+    ) -> Answer:
+        """Give an agent another plan. Raises like `command`; ``stale`` where the plan has another version by now.
+
+        Args:
+            task_id: the task.
+            plan_version: of the plan that was changed, from the task's record; 0 where it has none yet.
+            items: all items of the new plan; one that keeps its id keeps its steps.
+            reason: kept with the plan.
+
+        Raises:
+            PlanInvalid: the items make no plan.
+        """
+        return await self.command(task_id, EditPlan(plan_version=plan_version, items=list(items), reason=reason))
 
     async def approve(
         self, task_id: str, operation_id: str, *, digest: str | None = None, reason: str | None = None

@@ -12,7 +12,19 @@ from outlive.protocol.answers import Answer, Code
 from outlive.protocol.bucket import Limit
 from outlive.protocol.checkpoint import Checkpoint, CompletedStep, PendingStep
 from outlive.protocol.codec import NotJson, NotStorable
-from outlive.protocol.commands import AnyCommand, Approve, Cancel, Pause, Reject, Resolve, Resume, Retry, Skip, Submit
+from outlive.protocol.commands import (
+    AnyCommand,
+    Approve,
+    Cancel,
+    EditPlan,
+    Pause,
+    Reject,
+    Resolve,
+    Resume,
+    Retry,
+    Skip,
+    Submit,
+)
 from outlive.protocol.errors import (
     CommandRefused,
     InvalidArguments,
@@ -66,6 +78,7 @@ __all__ = [
     "CommandEvent",
     "CommandRefused",
     "CompletedStep",
+    "EditPlan",
     "ErrorClass",
     "Failure",
     "InvalidArguments",

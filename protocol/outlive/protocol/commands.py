@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 
 from outlive.protocol import keys
+from outlive.protocol.plan import Item, Plan, check
 from outlive.protocol.task import Failure, Status
 
 INPUT_LIMIT: Final = 900 * 1024
@@ -158,7 +159,28 @@ class Skip(Command, frozen=True, kw_only=True, omit_defaults=True, tag="skip"):
     result: Any
 
 
-AnyCommand: TypeAlias = Submit | Pause | Resume | Cancel | Signal | Approve | Reject | Resolve | Retry | Skip
+class EditPlan(Command, frozen=True, kw_only=True, omit_defaults=True, tag="edit_plan"):
+    """Give an agent another plan; it goes on by that plan from its next decision on.
+
+    Attributes:
+        plan_version: of the plan that the person has changed; another one by now is answered ``stale``. 0: none yet.
+        items: all items of the new plan. One that keeps its id keeps its steps.
+        reason: kept with the plan.
+    """
+
+    plan_version: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+    items: list[Item]
+    reason: Annotated[str, msgspec.Meta(max_length=1000, pattern=_NO_NUL)] | None = None
+
+    def __post_init__(self) -> None:
+        check(self.items)
+
+    def plan(self, by: str | None) -> Plan:
+        """Return the plan that it makes."""
+        return Plan(self.plan_version + 1, self.items, self.reason or "", by or "a person")
+
+
+AnyCommand: TypeAlias = Submit | Pause | Resume | Cancel | Signal | Approve | Reject | Resolve | Retry | Skip | EditPlan
 """What clients may send."""
 
 
@@ -182,7 +204,7 @@ Internal: TypeAlias = ChildEnded
 """What only the system writes; such rows have command ids that begin with ``_``."""
 
 VERBS: Final = frozenset({
-    "submit", "pause", "resume", "cancel", "signal", "approve", "reject", "resolve", "retry", "skip",
+    "submit", "pause", "resume", "cancel", "signal", "approve", "reject", "resolve", "retry", "skip", "edit_plan",
 })  # fmt: skip
 """The verbs of this version; a subject with another verb is answered ``invalid``."""
 

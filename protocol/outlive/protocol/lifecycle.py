@@ -19,6 +19,7 @@ from outlive.protocol.commands import (
     Approve,
     Cancel,
     ChildEnded,
+    EditPlan,
     Internal,
     Pause,
     Reject,
@@ -68,6 +69,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         cancelling: a cancel was accepted and is being carried out.
         ended_at: when it reached a final status.
         step: how the step ended that a retry or skip names: completed, failed, ...; None = it has not, as far as known.
+        plans: its plans may be changed by a person, as those of agents.
+        plan_version: of its last plan; 0 without one.
         answered: who answered the question before that an approve, reject, resolve or answer is about, as a sentence.
     """
 
@@ -80,6 +83,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: datetime | None = None
     step: str | None = None
     answered: str = ""
+    plans: bool = False
+    plan_version: int = 0
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,7 +223,7 @@ def _reply(facts: Facts, command: Signal) -> Decision:
     return _answer(facts, (asked,), f"Question {asked.step_id} is answered{_by(command.by)}.")
 
 
-def _take_over(facts: Facts, command: Approve | Reject | Resolve | Retry | Skip) -> Decision:
+def _take_over(facts: Facts, command: Approve | Reject | Resolve | Retry | Skip | EditPlan) -> Decision:
     match command:
         case Approve() | Reject():
             return _consent(facts, command)
@@ -228,6 +233,8 @@ def _take_over(facts: Facts, command: Approve | Reject | Resolve | Retry | Skip)
             return _retry(facts, command)
         case Skip():
             return _skip(facts, command)
+        case EditPlan():
+            return _edit_plan(facts, command)
 
 
 def _consent(facts: Facts, command: Approve | Reject) -> Decision:
@@ -302,6 +309,22 @@ def _skip(facts: Facts, command: Skip) -> Decision:
     return _settled(facts, command.step_id) or _stale(
         facts, f"Step {command.step_id} of task {facts.task_id} waits for no person."
     )
+
+
+def _edit_plan(facts: Facts, command: EditPlan) -> Decision:
+    if not facts.plans:
+        message = "has no plan that a person could change: what it does next is written in its code"
+        return _decide(facts, Code.INVALID, f"Task {facts.task_id} {message}. Nothing was changed.")
+    if facts.cancelling:
+        return _illegal(facts, f"Task {facts.task_id} is being cancelled: nothing new starts.")
+    if command.plan_version != facts.plan_version:
+        has = f"version {facts.plan_version}" if facts.plan_version else "none yet (version 0)"
+        message = f"The plan of task {facts.task_id} is {has}, not version {command.plan_version}"
+        return _decide(facts, Code.STALE, f"{message}. Look again: outlive edit-plan {facts.task_id} --show")
+    message = f"The plan of task {facts.task_id} is version {facts.plan_version + 1} now{_by(command.by)}"
+    if facts.status is Status.FAILED:
+        return _reopen(facts, f"{message}. The task goes on.")
+    return _decide(facts, Code.APPLIED, f"{message}; its next decision goes by it.")
 
 
 def _settled(facts: Facts, step_id: str | None) -> Decision | None:

@@ -264,6 +264,7 @@ class Kind(Generic[P, R_co]):
         priority: -100 to 100, higher first.
         labels: names for finding the task again.
         command_id: the dedup id of the submit; None = made up.
+        plans: its function takes plans that people have changed (an agent's does).
     """
 
     name: str
@@ -276,6 +277,7 @@ class Kind(Generic[P, R_co]):
     priority: int = 0
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     command_id: str | None = None
+    plans: bool = False
 
     def __post_init__(self) -> None:
         if not -100 <= self.priority <= 100:

@@ -29,7 +29,7 @@ def _pair(word: str) -> tuple[str, Any]:
 
 def task_input(given: str | None, words: Sequence[str]) -> dict[str, Any]:
     """Return a task's input: an object as JSON, ``@file`` or ``-`` (stdin), with pairs added to it."""
-    whole = {} if given is None else json_value(_text(given), "--input")
+    whole = {} if given is None else json_value(text(given, "--input"), "--input")
     if not isinstance(whole, dict):
         raise click.UsageError(f'--input must be a JSON object, not {type(whole).__name__}: {{"key": value}}')
     return {**whole, **pairs(words)}
@@ -55,7 +55,8 @@ def labels(words: Sequence[str]) -> dict[str, str]:
     return {key: text for key, _, text in (word.partition("=") for word in words)}
 
 
-def _text(given: str) -> str:
+def text(given: str, what: str) -> str:
+    """Return what is given as it is, from ``@file``, or from ``-`` (stdin); `what` is named where it cannot be read."""
     if given == "-":
         return sys.stdin.read()
     if not given.startswith("@"):
@@ -63,7 +64,7 @@ def _text(given: str) -> str:
     try:
         return Path(given[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"--input {given}: {error}") from error
+        raise click.UsageError(f"{what} {given}: {error}") from error
 
 
 def json_value(text: str, what: str) -> Any:

@@ -53,6 +53,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = MappingProxyType(
             "reject": Entry("answer:reject", "Say no to an operation that waits for a yes."),
             "resolve": Entry("answer:resolve", "Say what became of an effect whose answer was lost."),
             "retry": Entry("answer:retry", "Let a failed task go on from its checkpoint."),
+            "edit-plan": Entry("edit_plan:edit_plan", "Give an agent another plan."),
             "skip": Entry("answer:skip", "Give a step that cannot go on its result."),
         },
         "Operate": {

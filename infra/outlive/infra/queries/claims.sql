@@ -123,7 +123,7 @@ select k.i, 'a', a.operation_id, a.step_id, a.error_class, a.reason, null, a.att
 union all
 select k.i, 'm', y.verb, y.name, y.command_id, y.by, y.digest, y.pos, null, null, y.received_at, y.codec, y.body, null, null, null
   from k join inbox y on y.tenant = k.tenant and y.task_id = k.task_id and y.pos is not null
- where y.pos > k.applied or (not y.taken and y.verb in ('signal', 'child', 'approve', 'reject', 'resolve', 'retry', 'skip') and y.code = 'applied')
+ where y.pos > k.applied or (not y.taken and y.verb in ('signal', 'child', 'approve', 'reject', 'resolve', 'retry', 'skip', 'edit_plan') and y.code = 'applied')
 union all
 select k.i, 'e', '', null, null, null, null, f.seq, null, null, null, 0::smallint, f.event, null, null, null
   from k join fact f on f.tenant = k.tenant and f.task_id = k.task_id and f.seq > k.published

@@ -15,7 +15,8 @@ update task t
  where t.tenant = c.tenant and t.task_id = c.task_id
 returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.codec, t.input, t.epoch, t.version, t.last_seq, t.published, t.published_at,
   t.inbox_head, t.applied, t.steps, t.run, t.run_from, t.waiting_for, t.reasons, t.current_step, t.code_version, t.parent, 0::bigint as deaths,
-  null::uuid as died, t.due_at, t.ended_at;
+  null::uuid as died, t.due_at, t.ended_at, coalesce(t.plan_version, 0) as plan_version,
+  exists (select 1 from kind k where k.name = t.kind and k.plans) as plans;
 
 -- name: stale_mail
 -- Signals wait with a task that is due, for the worker that will run it. When none has come for a second, the clerk reads them.

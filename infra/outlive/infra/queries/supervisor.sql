@@ -9,9 +9,10 @@ select at, reason, coalesce('at step ' || step_id, 'before its first step') as p
 insert into audit (tenant, task_id, who, what, detail) values ($1, $2, $3, $4, $5);
 
 -- name: register_kinds
--- What may be submitted. $1 names, $2 code versions, $3 input schemas, $4 titles
-insert into kind as k (name, code_version, input_schema, title)
-select * from unnest($1::text[], $2::text[], $3::jsonb[], $4::text[])
+-- What may be submitted. $1 names, $2 code versions, $3 input schemas, $4 titles, $5 whether people may change plans
+insert into kind as k (name, code_version, input_schema, title, plans)
+select * from unnest($1::text[], $2::text[], $3::jsonb[], $4::text[], $5::bool[])
 on conflict (name) do update
-   set code_version = excluded.code_version, input_schema = excluded.input_schema, title = excluded.title, registered_at = outlive.clock()
- where k.code_version <> excluded.code_version or k.input_schema <> excluded.input_schema;
+   set code_version = excluded.code_version, input_schema = excluded.input_schema, title = excluded.title, plans = excluded.plans,
+       registered_at = outlive.clock()
+ where k.code_version <> excluded.code_version or k.input_schema <> excluded.input_schema or k.plans <> excluded.plans;
