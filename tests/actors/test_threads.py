@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from outlive.actors.threads import Threads
+from outlive.actors.threads import Late, Threads
 
 who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
 
@@ -93,23 +93,48 @@ async def test_one_after_the_other_needs_one_thread() -> None:
     assert len({await threads.call(threading.get_ident) for _ in range(20)}) == 1
 
 
-async def test_an_abandoned_thread_is_counted_and_keeps_its_place_until_it_ends(hold: threading.Event) -> None:
-    threads = Threads(1)
+async def _abandon(threads: Threads, hold: threading.Event, key: str | None = None) -> None:
     begun = threading.Event()
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
-            await threads.call(_hold, begun, hold)
-    assert begun.is_set()
-    await asyncio.sleep(0)
-    assert threads.abandoned == 1
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
-            await threads.call(int)
-    assert threads.abandoned == 1, "what waited for a thread has left none behind"
+    call = asyncio.create_task(threads.call(_hold, begun, hold, key=key))
+    await until(begun.is_set)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+
+
+async def test_an_abandoned_thread_is_counted_until_it_ends_and_gives_its_place_away(hold: threading.Event) -> None:
+    threads, before = Threads(1), threading.active_count()
+    for _ in range(3):
+        await _abandon(threads, hold)
+    assert threads.abandoned == 3
+    assert await threads.call(int, "1") == 1
     hold.set()
-    async with asyncio.timeout(5):
-        assert await threads.call(int, "2") == 2
-    assert threads.abandoned == 0
+    await until(lambda: threads.abandoned == 0)
+    assert await threads.call(int, "2") == 2
+    await until(lambda: threading.active_count() == before + 1)
+
+
+async def test_what_an_abandoned_thread_comes_to_is_known_by_its_name(hold: threading.Event) -> None:
+    threads = Threads(1)
+    told: list[Late] = []
+    begun = threading.Event()
+    call = asyncio.create_task(threads.call(_hold, begun, hold, key="k", told=told.append))
+    await until(begun.is_set)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    assert threads.runs("k") and threads.late("k") is None
+    hold.set()
+    await threads.ended("k")
+    assert not threads.runs("k")
+    late = threads.late("k")
+    assert late is not None and late.returned and late.value is True
+    assert told == [late] and threads.late("k") is None
+
+
+async def test_what_somebody_waits_for_is_not_late() -> None:
+    threads = Threads(1)
+    told: list[Late] = []
+    assert await threads.call(int, "1", key="k", told=told.append) == 1
+    assert not told and threads.late("k") is None and not threads.runs("k")
 
 
 async def test_a_call_that_is_cancelled_while_it_waits_for_a_thread_never_runs(hold: threading.Event) -> None:
@@ -166,6 +191,6 @@ def test_a_thread_that_ends_after_the_loop_disturbs_nobody() -> None:
     assert not mine[0].is_alive()
 
 
-def _hold(begun: threading.Event, hold: threading.Event) -> None:
+def _hold(begun: threading.Event, hold: threading.Event) -> bool:
     begun.set()
-    hold.wait(10)
+    return hold.wait(10)

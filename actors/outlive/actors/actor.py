@@ -37,8 +37,9 @@ from outlive.protocol.operations import ErrorClass
 from outlive.protocol.task import Failure, Reason, ReasonCode, Status
 from outlive.protocol.tools import AnyKind
 
-Ending = Literal["ended", "left", "fenced", "crashed", "unstorable"]
-"""Why an actor is gone: the task is final; let go (waiting, paused, drained); another owns it; its code raised."""
+Ending = Literal["ended", "left", "kept", "fenced", "crashed", "unstorable"]
+"""Why an actor is gone: the task is final; let go (waiting, paused, drained); kept to the end of the process;
+another owns it; its code raised; a record of it was refused."""
 
 STORED_ERRORS: Final = (StepFailed, TaskFailed, TaskCancelled)
 """Errors that are facts: the function would raise them again on every run, so it is not tried again."""
@@ -266,6 +267,8 @@ class Actor:
             return await self._returns()
         if flow.stop == "pause" and (self.flow.standing or flow.reasons):
             return await self._paused()
+        if any(self._world.threads.runs(key) for key in flow.outlived):
+            return "kept"
         await flow.depart(Record(state=State(leave="always", due_at=self._now()), point="leave"))
         return "left"
 

@@ -159,10 +159,14 @@ class Consented(ToolStep[R]):
         """Tell that a letter cannot be used; the question is asked again."""
         self._tell(f"{self._title()}: an answer was passed over: {why}", letter=letter)
 
-    def _tell(self, message: str, status: str = "unknown", *, letter: Mail | None = None, **more: Any) -> None:
-        self.flow.write(
-            Record(facts=(self._fact(status, message[:500], **more, **pos(letter)),), answers=taken(letter))
-        )
+    def _tell(
+        self, message: str, status: str = "unknown", *, letter: Mail | None = None, alarm: bool = False, **more: Any
+    ) -> None:
+        flow = self.flow
+        record = Record(facts=(self._fact(status, message[:500], **more, **pos(letter)),), answers=taken(letter))
+        if alarm:
+            record.attention = (flow.status, message[:500], list(flow.standing), flow.world.clock.now())
+        flow.write(record)
 
     @property
     def _named(self) -> str:

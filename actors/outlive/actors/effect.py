@@ -11,6 +11,7 @@ What may follow a lost answer is one pure function of the declaration: `outlive.
 """
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -19,9 +20,10 @@ from outlive.actors.consent import pos, taken
 from outlive.actors.flow import Flow
 from outlive.actors.reactions import IfNot, Reaction, Retry, Unknown
 from outlive.actors.step import failure_of, given_up
+from outlive.actors.threads import Late
 from outlive.actors.unique import Found, Unique
 from outlive.infra import failpoints
-from outlive.infra.claims import Mail
+from outlive.infra.claims import Attempt, Mail
 from outlive.infra.clerk import read_command
 from outlive.infra.records import AttemptRow, OperationRow, Record
 from outlive.protocol import backoff, codec, paths
@@ -54,7 +56,7 @@ class Lost:
 class Effect(Unique[R]):
     """A tool call that is not read-only."""
 
-    __slots__ = ("_if_not", "_looked_back", "_looked_up", "_lost")
+    __slots__ = ("_if_not", "_looked_back", "_looked_up", "_lost", "_sent_until")
 
     def __init__(self, flow: Flow, step_id: str, tool: AnyTool, bound: dict[str, Any]) -> None:
         """See `ToolStep`."""
@@ -62,30 +64,64 @@ class Effect(Unique[R]):
         self._lost: Lost | None = None
         self._looked_back = False  # at what another incarnation left open
         self._looked_up = False
+        self._sent_until: datetime | None = None  # a thread that outlived its timeout ended then
         self._if_not: tuple[IfNot, str] | None = None  # what follows a lost attempt that did not happen
 
     async def before(self) -> Found[R] | None:
         """Have a yes, and know what became of an earlier attempt, before the next one is intended."""
-        # A thread outlives its timeout and may still send: while it lives no "no" counts, and no attempt begins.
-        await self.flow.world.threads.ended(self.key)
         if self.tool.key_ttl is not None and not self._looked_up:
             self._looked_up = True
             await self._look_up_first()
         lost = self._lost or self._left_open() or self._forgotten()
+        self.attempt = lost.attempt if lost is not None else self.attempt - 1  # until there will be another one
+        found = await self._outlived()
+        if found is None and lost is not None and (found := await self._find_out(lost)) is None:
+            await self._not_happened()
+            found = await self._outlived(for_good=not self.tool.idempotent)
+            self._began = self.flow.world.clock.now()
+        if found is not None:
+            return found
+        self.attempt += 1
         if lost is None:
             if (same := await self.identify()) is not None:
                 return same
             await self.consent()
-        else:
-            self.attempt = lost.attempt  # until it is known that there will be another one
-            if (found := await self._find_out(lost)) is not None:
-                return found
-            await self._not_happened()
-            self.attempt, self._began = lost.attempt + 1, self.flow.world.clock.now()
         self._lost = None
         await self._admit()
         await self._intend()
         return None
+
+    async def _outlived(self, *, for_good: bool = False) -> Found[R] | None:
+        """Wait for a thread of ours that outlived its timeout, and may still send. What it returned counts.
+
+        After the grace it is taken to hang, and the path of a lost answer is gone without it; `for_good`: waits on.
+        """
+        threads = self.flow.world.threads
+        if threads.runs(self.key):
+            self.flow.outlived.add(self.key)
+            if for_good:
+                self._tell(f"{self._title()}: sent again as soon as {self._thread} has ended", "waiting")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if for_good else self.flow.world.settings.grace):
+                    await threads.ended(self.key)
+        if (late := threads.late(self.key)) is None:
+            return None
+        self._sent_until = self.flow.world.clock.now() - timedelta(seconds=asyncio.get_running_loop().time() - late.at)
+        if not late.returned:
+            return None
+        try:
+            return self._had_happened(late.value, "it took longer than its timeout, and has happened", None)
+        except codec.NotStorable as error:
+            raise self._fail(error) from error
+
+    @property
+    def _thread(self) -> str:
+        return f"the thread of attempt {self.attempt}, which still runs in process {self.flow.world.pid},"
+
+    def turned_out(self, attempt: Attempt, late: Late) -> None:
+        """The thread of an attempt that was given up has ended: tell, if it was taken not to have happened."""
+        if late.returned and not self.tool.idempotent:
+            self.flow.world.turned_out(attempt)
 
     async def _not_happened(self) -> None:
         """It is known not to have happened: what the error alone would have led to follows now."""
@@ -106,18 +142,23 @@ class Effect(Unique[R]):
         if self._looked_back or before is None or before.status not in _UNDECIDED:
             return None
         self._looked_back = True
-        deadline = before.started_at + timedelta(seconds=self.tool.timeout)
+        deadline = before.deadline or before.started_at + timedelta(seconds=self.tool.timeout)
+        if before.status == "started" or self.flow.claimed.died is not None:
+            deadline = max(deadline, self.flow.world.clock.now())  # until it died, a thread of it may have sent
+        how = (
+            "its answer was lost" if before.status == "unknown" else "its worker ended before the outcome was recorded"
+        )
+        lost = Lost(before.attempt, before.started_at, deadline, how)
+        self.attempt, self._began = before.attempt, before.started_at
         if before.status == "started":
             row = AttemptRow(
                 self.step_id, self.operation_id, before.attempt, before.worker, before.started_at, None, ErrorClass.TIMEOUT,
-                "its worker ended before the outcome was recorded",
+                how,
             )  # fmt: skip
-            self.attempt = before.attempt
-            self._began = before.started_at
-            how = "its worker ended before the outcome was recorded"
-            self._record_unknown((row,), f"{self._title()}: unknown whether it happened, {how}")
-            return Lost(before.attempt, before.started_at, deadline, how)
-        return Lost(before.attempt, before.started_at, deadline, "its answer was lost")
+            self._record_unknown(lost, (row,), f"{self._title()}: unknown whether it happened, {how}")
+        elif deadline != before.deadline:
+            self.flow.write(Record(operations=(self._row_unknown(lost),)))
+        return lost
 
     @property
     def _sent_for(self) -> float:
@@ -145,7 +186,10 @@ class Effect(Unique[R]):
         )  # fmt: skip
         self._phase = "intended"
         self._settle("started")
+        before = list(flow.returned)
         await flow.commit(record)
+        for step_id in before:  # what was handed in before this intent is durable with it
+            flow.returned.pop(step_id, None)
         self.used()
         await self._covered()
         if flow.stopping:
@@ -174,13 +218,16 @@ class Effect(Unique[R]):
         failure = failure_of(error)
         self._if_not = (reaction.if_not, failure.message)
         attempt = self._attempted(self.error_class(error), failure.message)
-        self._record_unknown((attempt,), f"{self._title()}: unknown whether it happened ({failure.message})"[:500])
-        deadline = self._began + timedelta(seconds=self.tool.timeout)
+        deadline = max(self._began + timedelta(seconds=self.tool.timeout), self.flow.world.clock.now())
         self._lost = Lost(self.attempt, self._began, deadline, failure.message)
+        message = f"{self._title()}: unknown whether it happened ({failure.message})"
+        self._record_unknown(self._lost, (attempt,), message)
 
     def succeeded(self) -> tuple[OperationRow, ...]:
         """What the ledger says of an effect that returned."""
         self._settle("succeeded")
+        if not self.tool.idempotent:
+            self.flow.returned[self.step_id] = self.about(self.attempt)
         return (self._row("succeeded", ended=self.flow.world.clock.now()),)
 
     def after_error(self, error: BaseException) -> tuple[OperationRow, ...]:
@@ -206,14 +253,17 @@ class Effect(Unique[R]):
         record.steps, record.current_step, record.state = 1, self.step_id, self.flow.withdraw(self.step_id)
         self.flow.write(record)
 
-    def _record_unknown(self, attempts: tuple[AttemptRow, ...], message: str) -> None:
+    def _record_unknown(self, lost: Lost, attempts: tuple[AttemptRow, ...], message: str) -> None:
         self._settle("unknown")
         self.flow.write(
             Record(
-                facts=(self._fact("unknown", message),), attempts=attempts, current_step=self.step_id, point="unknown",
-                operations=(self._row("unknown", ended=self.flow.world.clock.now()),),
+                facts=(self._fact("unknown", message[:500]),), attempts=attempts, current_step=self.step_id, point="unknown",
+                operations=(self._row_unknown(lost),),
             )
         )  # fmt: skip
+
+    def _row_unknown(self, lost: Lost) -> OperationRow:
+        return self._row("unknown", ended=self.flow.world.clock.now(), deadline=lost.deadline)
 
     # --- finding out
 
@@ -230,11 +280,11 @@ class Effect(Unique[R]):
 
     async def _ask_the_world(self, lost: Lost) -> Found[R] | None:
         asked = 0
-        sure = lost.deadline + timedelta(seconds=self.tool.settle or 0)  # from then on a "no" counts
         while True:
             began = self.flow.world.clock.now()
             outcome = await self._reconcile(lost)
             asked += 1
+            sure = max(lost.deadline, self._sent_until or lost.deadline) + timedelta(seconds=self.tool.settle or 0)
             match outcome.verdict:
                 case "happened":
                     return self._had_happened(outcome.result, f"asked {self._reconciler}: it had happened", None)
@@ -272,9 +322,11 @@ class Effect(Unique[R]):
         except Exception as error:  # noqa: BLE001  # whatever it is: the world could not be asked
             return Outcome.unknown(failure_of(error).message)
         if outcome.matches > 1:
-            self._tell(
-                f"{self._title()}: {self._reconciler} finds it {outcome.matches} times: it happened more than once"
-            )
+            message = f"{self._reconciler} finds it {outcome.matches} times: it happened more than once"
+            await self.flow.world.claims.doubt(self.about(lost.attempt), message)
+            self._tell(f"{self._title()}: {message}", alarm=True)
+        if outcome.verdict == "did_not_happen" and self.flow.world.threads.runs(self.key):
+            return Outcome.unknown(f"it finds nothing so far, and {self._thread} may still send")
         return outcome
 
     async def _wait_and_tell(self, until: datetime, message: str) -> None:
@@ -289,6 +341,8 @@ class Effect(Unique[R]):
             f"{self.tool.name} may or may not have happened ({lost.how}, attempt {lost.attempt}), and {why}. "
             f"Look outside, then: outlive resolve {self._named} ..."
         )
+        if self.flow.world.threads.runs(self.key):
+            message += f" It is not sent again before {self._thread} has ended; a restart of that worker ends it."
         reason = self._reason(ReasonCode.OUTCOME_UNKNOWN, f"outlive resolve {self._named}", message, None)
 
         def asked() -> Record:

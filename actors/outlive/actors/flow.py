@@ -20,7 +20,7 @@ from typing import Final, Literal, NamedTuple, get_args
 from outlive.actors.history import OPERATION, History, call_text
 from outlive.actors.world import World
 from outlive.infra import happenings
-from outlive.infra.claims import Claimed, Mail, StoredFact, StoredOperation
+from outlive.infra.claims import Attempt, Claimed, Mail, StoredFact, StoredOperation
 from outlive.infra.clerk import read_reasons
 from outlive.infra.journal import Line, Refused
 from outlive.infra.records import Fact, Record, State
@@ -90,6 +90,8 @@ class Flow:
         }
         self.plan: Plan | None = None  # the one that the function has reached
         self.plan_version = self.history.plan.version if self.history.plan else 0  # of the last one recorded
+        self.returned: dict[str, Attempt] = {}  # effects whose success may not be durable yet, by step id
+        self.outlived: set[str] = set()  # keys of effects whose threads outlived their timeouts
         self.stop: Stop = ""
         self.struck = False  # a step was refused because of `stop`: the function cannot go on in this incarnation
         self.misplaced: Misplaced | None = None  # a step without a stable place was refused

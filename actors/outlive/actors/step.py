@@ -17,8 +17,9 @@ from outlive.actors.flow import Flow, Stopped
 from outlive.actors.history import OPERATION, call_text
 from outlive.actors.limits import Limited
 from outlive.actors.reactions import Reaction, Retry, Throttle, react
+from outlive.actors.threads import Late
 from outlive.infra import failpoints, happenings
-from outlive.infra.claims import StoredFact
+from outlive.infra.claims import Attempt, StoredFact
 from outlive.infra.records import AttemptRow, OperationRow, Record, State
 from outlive.protocol import codec, keys
 from outlive.protocol.errors import StepFailed
@@ -255,15 +256,21 @@ class ToolStep(Limited, Generic[R]):
         named = self.tool.whole(self.bound)  # a companion need not repeat the tool's defaults
         outside = context.current.set(None)  # what a tool calls is its own business
         try:
-            async with asyncio.timeout(self.tool.timeout):
+            async with asyncio.timeout(self.tool.timeout) as limit:
                 begin = self._begin_call if what is self.tool else None
                 if what.is_async:
                     if begin is not None:
                         begin()
                     return await what.fn(*arguments, **named)
                 call = functools.partial(what.fn, *arguments, **named)
-                key = self.key if begin is not None and not self.tool.read_only else None
-                return await self.flow.world.threads.call(call, key=key, begin=begin)
+                if begin is None or self.tool.read_only:
+                    return await self.flow.world.threads.call(call, begin=begin)
+                told = functools.partial(self.turned_out, self.about(self.attempt))
+                return await self.flow.world.threads.call(call, key=self.key, begin=begin, told=told)
+        except TimeoutError as error:
+            if limit.expired() and not str(error):
+                raise TimeoutError(f"no answer within {self.tool.timeout:g} s") from error
+            raise
         finally:
             context.current.reset(outside)
 
@@ -355,6 +362,13 @@ class ToolStep(Limited, Generic[R]):
             )
         )  # fmt: skip
 
+    def about(self, attempt: int) -> Attempt:
+        """Name an attempt of the operation under way."""
+        return Attempt(*self.flow.claim.key, self.step_id, self.operation_id, attempt)
+
+    def turned_out(self, attempt: Attempt, late: Late) -> None:
+        """The thread of an attempt that was given up has ended: of no account to a read-only one."""
+
     def succeeded(self) -> Sequence[OperationRow]:
         """What the ledger says after a call that returned: nothing of a read-only one."""
         return ()
@@ -410,8 +424,10 @@ class ToolStep(Limited, Generic[R]):
             arguments=self.encoded if short else None, item=self.item, **more,
         )  # fmt: skip
 
-    def _row(self, status: str, *, arguments: bytes = b"", ended: datetime | None = None) -> OperationRow:
-        deadline = self._began + timedelta(seconds=self.tool.timeout)
+    def _row(
+        self, status: str, *, arguments: bytes = b"", ended: datetime | None = None, deadline: datetime | None = None
+    ) -> OperationRow:
+        deadline = deadline or self._began + timedelta(seconds=self.tool.timeout)
         return OperationRow(
             self.step_id, self.operation_id, self.tool.name, status, self.attempt, self.digest, codec.CODEC_JSON, arguments,
             self._began, deadline, ended,

@@ -53,6 +53,7 @@ class Supervisor:
         self._sql = sql.load("supervisor")
         self._random = Random()
         self.actors: dict[Key, Actor] = {}
+        self._kept: set[Key] = set()
         self.draining = False
         self.healthy = True
         self._starting = 0
@@ -278,9 +279,15 @@ class Supervisor:
         if ending in {"ended", "left"}:
             self._relay.left(claim)
             return
+        if ending == "kept":  # a thread of it may still send: whoever is next waits for the end of this process
+            self._kept.add(claim.key)
+            _log.warning("not handed back: a thread of it still runs", task=claim.task_id)
+            return
         self._relay.forget(claim)
         if ending == "fenced":
             _log.warning("fenced", task=claim.task_id, tenant=claim.tenant, epoch=claim.epoch)
+            for attempt in actor.flow.returned.values():
+                self._world.turned_out(attempt)
             await self._audit(claim, "fenced", "stopped: another owner has a greater epoch")
             return
         unstorable = Failure(
@@ -374,7 +381,7 @@ class Supervisor:
         now: set[tuple[Key, int]] = set()
         for key, (epoch, _) in owned.items():
             actor = self.actors.get(key)
-            if actor is None or actor.claim.epoch < epoch:
+            if (actor is None or actor.claim.epoch < epoch) and key not in self._kept:
                 now.add((key, epoch))
         gone = {
             (key, -actor.claim.epoch) for key, actor in self.actors.items()

@@ -1,32 +1,61 @@
 """Daemon threads for synchronous tools: bounded, with the caller's context variables, and never in the way of an exit.
 
-A thread cannot be stopped. One whose caller gave up goes on until its function returns; while it lives it takes up
-its place here and is counted as abandoned.
+A thread cannot be stopped. One whose caller gave up goes on until its function returns: it is counted as abandoned, its
+place goes to another, and what it comes to in the end is kept for whoever must know (see `Threads.late`).
 """
 
 import asyncio
-import contextlib
 import contextvars
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
-Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+KEPT: Final = 100
+"""Ends of abandoned threads that are kept: most are asked for at once, those of tasks that went elsewhere never."""
+
+
+class Late(NamedTuple):
+    """How a function ended that nobody waited for any more.
+
+    Attributes:
+        returned: it returned (else it raised).
+        value: what it returned.
+        at: when, by the event loop's clock.
+    """
+
+    returned: bool
+    value: Any
+    at: float
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """One call in a thread."""
+
+    work: Callable[[], Any]
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[Any]"
+    key: str | None
+    told: Callable[[Late], None] | None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Threads:
-    """A pool of at most `limit` daemon threads, started when needed."""
+    """A pool of daemon threads, started when needed: up to `limit` of them, and the abandoned ones besides."""
 
     def __init__(self, limit: int) -> None:
-        """Hold up to `limit` threads."""
+        """Run up to `limit` functions at a time that somebody waits for."""
         self._limit = limit
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._runs: queue.SimpleQueue[_Run | None] = queue.SimpleQueue()  # None: one thread too many ends
         self._free = asyncio.Semaphore(limit)
         self._idle = 0
+        self._alive = 0
         self._started = 0
+        self._named: dict[str, _Run] = {}
+        self._late: dict[str, Late] = {}
         self.abandoned = 0
-        self._named: dict[str, asyncio.Event] = {}  # set when the thread has ended
 
     async def call(
         self,
@@ -34,12 +63,18 @@ class Threads:
         *args: Any,
         key: str | None = None,
         begin: Callable[[], None] | None = None,
+        told: Callable[[Late], None] | None = None,
         **kwargs: Any,
     ) -> Any:
         """Run a function in a thread and return its result; waits while all threads are taken.
 
-        With a `key`, `ended` can wait for the thread by that name, whoever gives up on the call. `begin` is called when
-        there is a thread for it; if it raises, nothing is run.
+        Args:
+            fn: what runs, with `args` and `kwargs`.
+            args: see `fn`.
+            key: the name by which `runs`, `ended` and `late` know the thread, whoever gives up on the call.
+            begin: called when there is a thread for it; if it raises, nothing is run.
+            told: called when a thread with a key ends that was given up on.
+            kwargs: see `fn`.
         """
         await self._free.acquire()
         if begin is not None:
@@ -48,17 +83,18 @@ class Threads:
             except BaseException:
                 self._free.release()
                 raise
-        if key is not None:
-            fn = self._named_run(key, fn)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         future.add_done_callback(self._left)
         context = contextvars.copy_context()
+        run = _Run(lambda: context.run(fn, *args, **kwargs), loop, future, key, told)
+        if key is not None:
+            self._named[key] = run
         if self._idle < 1:
             self._start()
         else:
             self._idle -= 1
-        self._jobs.put((lambda: context.run(fn, *args, **kwargs), loop, future))
+        self._runs.put(run)
         return await future
 
     async def room(self) -> None:
@@ -66,57 +102,65 @@ class Threads:
         async with self._free:
             pass
 
+    def runs(self, key: str) -> bool:
+        """True while a thread runs (or waits to run) under this name, whoever gave up on it."""
+        return key in self._named
+
     async def ended(self, key: str) -> None:
-        """Wait until no thread runs (or waits to run) under this name, whoever gave up on it."""
+        """Wait until no thread runs under this name."""
         while key in self._named:
-            await self._named[key].wait()
+            await self._named[key].ended.wait()
 
-    def _named_run(self, key: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        self._named[key] = ended
-
-        def end() -> None:
-            ended.set()
-            if self._named.get(key) is ended:
-                del self._named[key]
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return fn(*args, **kwargs)
-            finally:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                    loop.call_soon_threadsafe(end)
-
-        return run
+    def late(self, key: str) -> Late | None:
+        """How the last thread of this name ended that was given up on; told once."""
+        return self._late.pop(key, None)
 
     def _start(self) -> None:
         self._started += 1
+        self._alive += 1
         threading.Thread(target=self._serve, name=f"outlive-tool-{self._started}", daemon=True).start()
 
     def _left(self, future: "asyncio.Future[Any]") -> None:
+        """The caller is gone: with the result, or without it."""
+        self._free.release()
         if future.cancelled():
             self.abandoned += 1
 
     def _serve(self) -> None:
-        while True:
-            job, loop, future = self._jobs.get()
+        while (run := self._runs.get()) is not None:
             result: Any = None
             error: BaseException | None = None
             try:
-                result = job()
+                result = run.work()
             except BaseException as raised:  # noqa: BLE001  # reason: handed to the caller
                 error = raised
             try:
-                loop.call_soon_threadsafe(self._settle, future, result, error)
+                run.loop.call_soon_threadsafe(self._settle, run, result, error)
             except RuntimeError:
                 return  # the loop is closed: nobody waits any more
 
-    def _settle(self, future: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
-        self._idle += 1
-        self._free.release()
-        if future.cancelled():
-            self.abandoned -= 1
-        elif error is None:
-            future.set_result(result)
+    def _settle(self, run: _Run, result: Any, error: BaseException | None) -> None:
+        if self._alive - max(0, self.abandoned) > self._limit:
+            self._alive -= 1
+            self._runs.put(None)
         else:
-            future.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
+            self._idle += 1
+        if run.future.cancelled():
+            self.abandoned -= 1
+            self._keep(run, Late(error is None, result, run.loop.time()))
+        elif error is None:
+            run.future.set_result(result)
+        else:
+            run.future.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
+        run.ended.set()
+        if run.key is not None and self._named.get(run.key) is run:
+            del self._named[run.key]
+
+    def _keep(self, run: _Run, late: Late) -> None:
+        if run.key is None:
+            return
+        self._late[run.key] = late
+        if len(self._late) > KEPT:
+            del self._late[next(iter(self._late))]
+        if run.told is not None:
+            run.told(late)

@@ -8,6 +8,7 @@ at once. A worker never installs signal handlers: the command line does, an embe
 import asyncio
 import contextlib
 import json
+import sys
 import uuid
 from collections.abc import Generator, Sequence
 from datetime import datetime, timedelta
@@ -22,6 +23,7 @@ import msgspec
 import structlog
 
 from outlive.actors.app import App
+from outlive.actors.hindsight import Hindsight
 from outlive.actors.supervision import ChildSpec, rest_for_one, unwrap
 from outlive.actors.supervisor import Supervisor
 from outlive.actors.threads import Threads
@@ -63,6 +65,14 @@ say that it was fenced."""
 
 WorkerFenced = Fenced
 
+
+class WorkerWornOut(RuntimeError):
+    """Too many threads of synchronous tools hang beyond their timeout: the worker has drained, and wants to be started anew.
+
+    A thread cannot be stopped; the end of its process ends it. See ``OUTLIVE_ABANDONED_THREADS``.
+    """
+
+
 _VERSION: Final = metadata.version("outlive")  # reads files, so once and early
 
 _log = structlog.get_logger("outlive.worker")
@@ -94,6 +104,7 @@ class Worker:
     Raises:
         WorkerFenced: it was declared dead while it lived.
         WorkerUnhealthy: see there.
+        WorkerWornOut: see there.
     """
 
     def __init__(self, app: App, settings: Settings | None = None, *, watchdog: bool = False) -> None:
@@ -112,6 +123,7 @@ class Worker:
         self._ready = anyio.Event()
         self._stack = contextlib.AsyncExitStack()
         self._entered = False
+        self._worn_out = ""
         self._problems: list[str] = []  # these four are what the heartbeat tells, from its own thread
         self._lags: dict[str, float] = {}
         self._last_commit: str | None = None
@@ -131,6 +143,7 @@ class Worker:
         return self
 
     async def _enter(self, stack: contextlib.AsyncExitStack) -> None:
+        stack.push_async_callback(_close_http)
         dsn = str(self.settings.postgres_dsn)
         await migrate.migrate(dsn)
         self._pool = await stack.enter_async_context(
@@ -139,10 +152,12 @@ class Worker:
         await self._register()
         self._bus = await stack.enter_async_context(Bus.of(self.settings, name="outlive worker"))
         self._announcer = Announcer(self._bus, self.subjects)
+        self._hindsight = Hindsight(Claims(self._pool, self.incarnation, ()), self._announcer, self.clock)
         self._threads = Threads(self.settings.threads)
         self._group = await stack.enter_async_context(anyio.create_task_group())
         stack.push_async_exit(self._leave)
         self._group.start_soon(self._tree)
+        self._group.start_soon(self._hindsight.run)
         with anyio.move_on_after(START):
             await self._ready.wait()
             self._group.start_soon(self._watch_health)
@@ -155,7 +170,10 @@ class Worker:
         """Drain unless something failed, then stop the services in reverse order."""
         self._entered = False
         with _one_error():
-            return await self._stack.__aexit__(kind, error, trace)
+            handled = await self._stack.__aexit__(kind, error, trace)
+        if self._worn_out and error is None:
+            raise WorkerWornOut(self._worn_out)
+        return handled
 
     async def _leave(self, *raised: object) -> None:
         try:
@@ -284,6 +302,7 @@ class Worker:
             worker=str(self.incarnation),
             signals=dict(self.app.signals),
             tools=dict(self.app.tools),
+            turned_out=self._hindsight.succeeded,
         )
         coroner = Coroner(self._pool, self.incarnation, lease=self.settings.lease)
         self.supervisor = Supervisor(
@@ -299,6 +318,7 @@ class Worker:
         bad_since: float | None = None
         while True:
             await asyncio.sleep(self.settings.heartbeat)
+            self._wear_out()
             self._problems = self._diagnose()
             if self.supervisor is not None:
                 self.supervisor.healthy = not self._problems
@@ -306,6 +326,14 @@ class Worker:
             bad_since = None if not self._problems else bad_since or now
             if bad_since is not None and now - bad_since > self.settings.patience:
                 raise WorkerUnhealthy(f"unhealthy for {now - bad_since:.0f} s: {'; '.join(self._problems)}")
+
+    def _wear_out(self) -> None:
+        """Drain once too many threads hang: each is a place that only the end of the process gives back."""
+        hung, limit = self._threads.abandoned, self.settings.abandoned_threads
+        if hung > limit and not self._worn_out:
+            self._worn_out = f"{hung} threads of synchronous tools outlived their timeouts, more than {limit}"
+            _log.error("worn out: drains to be started again", reason=self._worn_out)
+            self.stop()
 
     def _diagnose(self) -> list[str]:
         """Name what is overdue by more than three periods."""
@@ -322,6 +350,8 @@ class Worker:
         self._last_commit = _iso(self.clock.now() - quiet if self.journal.commits else None)
         self._last_command = _iso(self.ingester.last_command_at)
         problems = [f"{name} is {seconds:.1f} s behind" for name, seconds in lags.items() if seconds > limit]
+        if self._worn_out:
+            problems.append(f"{self._worn_out}: drains to be started again")
         if not self._bus.connected:
             problems.append("NATS is out of reach")
         if self.supervisor is None:
@@ -340,7 +370,7 @@ class Worker:
                 self._announcer.answer(claim.tenant, claim.task_id, *said)
             if record.attention is not None:
                 status, message, reasons, at = record.attention
-                self._announcer.attention(claim, status, message, at, reasons)
+                self._announcer.attention(claim.key, claim.kind, status, message, at, reasons)
             if record.children and self.supervisor is not None:
                 self.supervisor.due()
             state = record.state
@@ -434,6 +464,12 @@ class Worker:
             [kind.code_version for kind in kinds], [json.dumps(kind.input_schema) for kind in kinds],
             [kind.title for kind in kinds], [kind.plans for kind in kinds],
         )  # fmt: skip
+
+
+async def _close_http() -> None:
+    """Close what `outlive.actors.http` keeps open for this event loop, where a tool has imported it."""
+    if (http := sys.modules.get("outlive.actors.http")) is not None:
+        await http.close()
 
 
 def _iso(at: datetime | None) -> str | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from outlive.actors.threads import Threads
 from outlive.infra.announcer import Announcer
 from outlive.infra.buckets import Buckets
-from outlive.infra.claims import Claims
+from outlive.infra.claims import Attempt, Claims
 from outlive.infra.clock import Clock
 from outlive.infra.identities import Identities
 from outlive.infra.liveness import Heartbeat
@@ -36,6 +36,7 @@ class World:
     tools: Mapping[str, AnyTool] = field(default_factory=dict[str, AnyTool])
     random: Random = field(default_factory=Random)
     freed: asyncio.Event = field(default_factory=asyncio.Event)  # an actor ended or began to wait: its slot is free
+    turned_out: Callable[[Attempt], None] = lambda _: None  # an effect succeeded, and it may have been judged otherwise
     pid: int = field(default_factory=os.getpid)
 
     def path(self, name: str) -> str:

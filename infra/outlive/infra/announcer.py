@@ -12,7 +12,7 @@ from typing import Final
 
 from outlive.infra.buckets import Pause
 from outlive.infra.bus import Bus, BusError
-from outlive.infra.records import Claim
+from outlive.infra.records import Claim, Key
 from outlive.protocol import codec
 from outlive.protocol.answers import Answer, Code
 from outlive.protocol.events import Attention, Tokens
@@ -38,13 +38,13 @@ class Announcer:
         answer = Answer(command_id=command_id, task_id=task_id, ok=ok, code=code, message=message, at=at)
         self._put(self._subjects.answer(tenant, task_id), codec.encode(answer))
 
-    def attention(self, claim: Claim, status: Status, message: str, at: datetime, reasons: list[Reason]) -> None:
+    def attention(self, key: Key, kind: str, status: Status, message: str, at: datetime, reasons: list[Reason]) -> None:
         """Tell whoever watches that a person must act, or that the task has ended."""
+        tenant, task_id = key
         body = Attention(
-            task_id=claim.task_id, tenant=claim.tenant, kind=claim.kind, status=status, message=message, at=at,
-            reasons=reasons,
-        )  # fmt: skip
-        self._put(self._subjects.attention(claim.tenant, claim.task_id), codec.encode(body))
+            task_id=task_id, tenant=tenant, kind=kind, status=status, message=message, at=at, reasons=reasons
+        )
+        self._put(self._subjects.attention(tenant, task_id), codec.encode(body))
 
     def tokens(self, claim: Claim, step_id: str, attempt: int, n: int, text: str) -> None:
         """Pass on what a model has just written."""

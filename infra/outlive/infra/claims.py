@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from outlive.infra import database, failpoints, sql
 from outlive.infra.records import Claim, Key
+from outlive.protocol.task import Status
 
 PROBATION: Final = 2
 """Deaths since its last completed step from which on a task runs alone among its like, and is judged only by that."""
@@ -47,6 +48,9 @@ class StoredOperation(NamedTuple):
     worker: uuid.UUID
     arguments: bytes
     note: str | None = None
+    deadline: datetime | None = (
+        None  # last moment at which the open attempt may still reach the remote, as far as was known
+    )
 
 
 class StoredAttempt(NamedTuple):
@@ -58,6 +62,16 @@ class StoredAttempt(NamedTuple):
     error_class: str | None
     reason: str | None
     wait_until: datetime | None
+
+
+class Attempt(NamedTuple):
+    """Which attempt of which operation."""
+
+    tenant: str
+    task_id: str
+    step_id: str
+    operation_id: str
+    attempt: int
 
 
 class Mail(NamedTuple):
@@ -159,7 +173,20 @@ class Claims:
         at: datetime | None = (await self._read("first_attempt", tenant, task_id, step_id, operation_id))[0]
         return at
 
-    async def _read(self, name: str, *arguments: str) -> Any:
+    async def turned_out(self, attempt: Attempt) -> tuple[str, Status, str] | None:
+        """Note that an attempt has happened after all, if it was judged otherwise. Needs no claim: never fenced.
+
+        Returns:
+            kind and status of its task, and what was noted; None when nobody had judged otherwise, or it is noted already.
+        """
+        row = await self._read("turned_out", *attempt, self._incarnation)
+        return (row["kind"], Status(row["status"]), row["message"]) if row is not None else None
+
+    async def doubt(self, attempt: Attempt, message: str) -> None:
+        """Mark an operation with what was found out about it."""
+        await self._read("doubt", *attempt, self._incarnation, message)
+
+    async def _read(self, name: str, *arguments: Any) -> Any:
         while True:
             try:
                 return await self._pool.fetchrow(self._sql[name], *arguments)
@@ -222,7 +249,7 @@ def _operation(to: Claimed, row: Any) -> None:
     to.operations.append(
         StoredOperation(
             row["step_id"], row["name"], row["label"], row["status"], row["digest"], row["attempt"], row["num"],
-            row["at"], row["worker"], row["body"], row["note"],
+            row["at"], row["worker"], row["body"], row["note"], row["deadline"],
         )
     )  # fmt: skip
 

@@ -219,7 +219,7 @@ class Clerk:
         for command_id, code, message in case.answers:
             self._announcer.answer(claim.tenant, claim.task_id, command_id, code, message, now)
         if case.notable:
-            self._announcer.attention(claim, case.status, case.said, now, list(case.reasons))
+            self._announcer.attention(claim.key, claim.kind, case.status, case.said, now, list(case.reasons))
 
     async def tell(self, link: Link) -> int:
         """Carry news between relatives: an end to its parent, a cancel to living children. Returns how many tasks had some."""

@@ -183,6 +183,10 @@ async def _workers(connection: asyncpg.Connection, settings: Settings) -> list[F
             f"died and not yet cleared away: {', '.join(gone)}" if gone else "none",
             "a living worker clears them away: outlive worker APP",
         ),
+        _finding(
+            "worker health", not row["ill"], "; ".join(row["ill"]) or f"{row['hung']} threads outlived their timeouts",
+            "see its log; a worker that cannot go on ends by itself, and is started again by outlive up or your service manager",
+        ),
         _finding("orphans", not orphans, f"{orphans} tasks are owned by a worker that is gone", _WORKER),
     ]  # fmt: skip
 

@@ -42,6 +42,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Actors that one worker holds in memory."""
     threads: Count = 32
     """Synchronous tools that one worker runs at the same time."""
+    abandoned_threads: Count = 100
+    """Threads of synchronous tools that outlived their timeouts and still run: a worker with more drains and ends, to be
+    started again."""
     pool_size: Count = 10
     """Database connections of one process besides the journal's and the heartbeat's."""
     journal_connections: Count = 2
@@ -58,7 +61,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     patience: Seconds = 120.0
     """How long a worker may be unhealthy (a server out of reach, a service that stands still) before it gives up."""
     grace: Annotated[float, Meta(ge=0)] = 30.0
-    """How long steps in flight may take to end when a worker stops or a task is cancelled."""
+    """How long steps in flight may take to end when a worker stops or a task is cancelled, and a thread that has outlived
+    its timeout before it is taken to hang."""
     linger: Annotated[float, Meta(ge=0)] = 30.0
     """How long a waiting actor stays in memory."""
     started_after: Annotated[float, Meta(ge=0)] = 0.5

@@ -352,7 +352,7 @@ def _operation(tenant: str, task_id: str, row: asyncpg.Record) -> OperationRecor
         key=operation_key(tenant, task_id, row["step_id"], row["operation_id"]), name=row["name"],
         status=OperationStatus(row["status"]), digest=row["digest"].hex(), attempts=row["attempt"],
         epoch=row["epoch"], started_at=row["started_at"], ended_at=row["ended_at"], arguments=_raw(row["arguments"]),
-        note=row["note"],
+        note=row["note"], doubt=row["doubt"],
     )  # fmt: skip
 
 

@@ -48,6 +48,7 @@ class OperationRecord(msgspec.Struct, frozen=True, kw_only=True):
         attempts: how many times it was begun.
         arguments: as given (marked secrets as digests).
         note: what a person should know beside the status: who agreed to it, whose result it has, why it was not sent.
+        doubt: what turned out after it had been judged, for instance that it may have happened twice.
     """
 
     operation_id: str
@@ -63,6 +64,7 @@ class OperationRecord(msgspec.Struct, frozen=True, kw_only=True):
     arguments: Any = None
     result: Any = None
     note: str | None = None
+    doubt: str | None = None
 
 
 class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,6 +66,7 @@ def _effects(ledger: OperationPage) -> Iterable[dict[str, Any]]:
             "started_at": one.started_at,
             "ended_at": one.ended_at,
             "attempts": one.attempts,
+            "doubt": one.doubt,
             "bad_attempts": [each for each in ledger.attempts if _about(each, one) and each.error_class is not None],
             "words": [each for each in ledger.words if _about(each, one)],
         }
@@ -82,6 +83,7 @@ def _shown(effect: dict[str, Any]) -> dict[str, Any]:
     return {
         "outcome": Text.assemble((outcome, style), at),
         "note": effect["note"],
+        "but": effect["doubt"] and Text(effect["doubt"], style="bold red"),
         "key": effect["key"],
         "arguments": output.short(effect["arguments"], 1000),
         "attempts": "\n".join([str(effect["attempts"]), *map(_attempt, effect["bad_attempts"])]),

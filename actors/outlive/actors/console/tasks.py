@@ -205,3 +205,6 @@ def _show_operations(ledger: OperationPage) -> None:
     console = output.console()
     console.print()
     console.print(table, soft_wrap=False)
+    for one in ledger.operations:
+        if one.doubt is not None:
+            console.print(Text(f"{one.name} (step {one.step_id}): {one.doubt}", style="bold red"))

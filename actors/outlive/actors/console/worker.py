@@ -18,7 +18,7 @@ from outlive.actors.app import App
 from outlive.actors.chaos import Chaos
 from outlive.actors.console import apps, codes, failures, interrupt
 from outlive.actors.console.options import Given, client_options, dsn_option, pass_given
-from outlive.actors.worker import Worker, WorkerFenced, WorkerUnhealthy
+from outlive.actors.worker import Worker, WorkerFenced, WorkerUnhealthy, WorkerWornOut
 from outlive.infra import embedded
 from outlive.infra.settings import Settings
 
@@ -65,7 +65,7 @@ def worker(
         )
     except Exception as error:
         reason = failures.cause(error)
-        if isinstance(reason, WorkerFenced | WorkerUnhealthy | ServersEnded):
+        if isinstance(reason, WorkerFenced | WorkerUnhealthy | WorkerWornOut | ServersEnded):
             raise click.ClickException(str(reason)) from error
         raise
 

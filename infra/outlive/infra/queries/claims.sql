@@ -101,6 +101,31 @@ select least((select min(a.started_at) from attempt a where a.tenant = $1 and a.
              (select o.started_at from operation o
                where o.tenant = $1 and o.task_id = $2 and o.step_id = $3 and o.operation_id = $4 and o.status not in ('prepared', 'awaiting_approval')));
 
+-- name: turned_out
+-- An attempt has happened after all: note it where it was taken not to have, or where nobody finds out any more. Never fenced.
+-- $1 tenant, $2 task id, $3 step id, $4 operation id, $5 attempt, $6 worker
+with judged as (
+  select t.kind, t.status, format('attempt %s of %s has happened after all', $5::int, o.name) ||
+         case when o.attempt > $5 then ', and was taken not to have: it may have happened twice'
+              when o.status = 'failed' then ', and was taken not to have'
+              else ': the task ended without knowing' end as message
+    from operation o join task t on t.tenant = o.tenant and t.task_id = o.task_id
+   where o.tenant = $1 and o.task_id = $2 and o.step_id = $3 and o.operation_id = $4
+     and (o.attempt > $5 or o.attempt = $5 and (o.status = 'failed' or o.status = 'unknown' and t.ended_at is not null))
+), noted as (
+  insert into doubt (tenant, task_id, step_id, operation_id, attempt, worker, message)
+  select $1, $2, $3, $4, $5, $6::uuid, j.message from judged j on conflict do nothing returning message
+), told as (
+  insert into audit (tenant, task_id, who, what, detail)
+  select $1, $2, 'worker ' || $6::uuid::text, 'turned out', format('step %s: %s', $3::text, n.message) from noted n
+)
+select j.kind, j.status, n.message from judged j, noted n;
+
+-- name: doubt
+-- $1 tenant, $2 task id, $3 step id, $4 operation id, $5 attempt, $6 worker, $7 message
+insert into doubt (tenant, task_id, step_id, operation_id, attempt, worker, message)
+values ($1, $2, $3, $4, $5, $6, $7) on conflict do nothing;
+
 -- name: next_due
 -- Seconds until the next task is due; null = none. $1 my kinds
 select extract(epoch from min(due_at) - outlive.clock())::float8 from task where due_at is not null and kind = any($1);
@@ -111,21 +136,21 @@ with k as materialized (
   select k.i, k.tenant, k.task_id, k.run_from, k.applied, k.published
     from unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[]) with ordinality as k(tenant, task_id, run_from, applied, published, i))
 select k.i, 'f' as what, f.type as name, f.step_id, f.name as label, f.status, f.digest, f.seq as num, f.attempt::bigint as attempt, f.inbox_pos as pos,
-       f.wait_until as at, f.codec, f.body, null::uuid as worker, f.arguments, f.item as note
+       f.wait_until as at, f.codec, f.body, null::uuid as worker, f.arguments, f.item as note, null::timestamptz as deadline
   from k join fact f on f.tenant = k.tenant and f.task_id = k.task_id and f.seq > k.run_from
    and (f.type = 'plan' or (f.type in ('step', 'note') and f.step_id is not null))
 union all
-select k.i, 'o', o.operation_id, o.step_id, o.name, o.status, o.digest, o.epoch, o.attempt, null, o.started_at, o.codec, o.arguments, o.worker, null, o.note
+select k.i, 'o', o.operation_id, o.step_id, o.name, o.status, o.digest, o.epoch, o.attempt, null, o.started_at, o.codec, o.arguments, o.worker, null, o.note, o.deadline
   from k join operation o on o.tenant = k.tenant and o.task_id = k.task_id
 union all
-select k.i, 'a', a.operation_id, a.step_id, a.error_class, a.reason, null, a.attempt, null, null, a.wait_until, 0::smallint, null, a.worker, null, null
+select k.i, 'a', a.operation_id, a.step_id, a.error_class, a.reason, null, a.attempt, null, null, a.wait_until, 0::smallint, null, a.worker, null, null, null
   from k join attempt a on a.tenant = k.tenant and a.task_id = k.task_id
 union all
-select k.i, 'm', y.verb, y.name, y.command_id, y.by, y.digest, y.pos, null, null, y.received_at, y.codec, y.body, null, null, null
+select k.i, 'm', y.verb, y.name, y.command_id, y.by, y.digest, y.pos, null, null, y.received_at, y.codec, y.body, null, null, null, null
   from k join inbox y on y.tenant = k.tenant and y.task_id = k.task_id and y.pos is not null
  where y.pos > k.applied or (not y.taken and y.verb in ('signal', 'child', 'approve', 'reject', 'resolve', 'retry', 'skip', 'edit_plan') and y.code = 'applied')
 union all
-select k.i, 'e', '', null, null, null, null, f.seq, null, null, null, 0::smallint, f.event, null, null, null
+select k.i, 'e', '', null, null, null, null, f.seq, null, null, null, 0::smallint, f.event, null, null, null, null
   from k join fact f on f.tenant = k.tenant and f.task_id = k.task_id and f.seq > k.published
 order by 1, 2, 8;
 

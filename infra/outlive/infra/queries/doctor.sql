@@ -13,7 +13,10 @@ select pg_backend_pid();
 
 -- name: workers
 select count(*) filter (where not fenced and until >= now) as alive,
-       coalesce(array_agg(host || ':' || pid order by until) filter (where fenced or until < now), '{}') as gone
+       coalesce(array_agg(host || ':' || pid order by until) filter (where fenced or until < now), '{}') as gone,
+       coalesce(array_agg(host || ':' || pid || ': ' || (select string_agg(p, ', ') from jsonb_array_elements_text(health -> 'problems') p)
+                          order by host, pid) filter (where not fenced and until >= now and health -> 'problems' <> '[]'), '{}') as ill,
+       coalesce(sum((health ->> 'abandoned_threads')::int) filter (where not fenced and until >= now), 0) as hung
   from worker, (select outlive.clock() as now) c;
 
 -- name: orphans

@@ -91,7 +91,9 @@ select p.seq, p.step_id, p.name, p.status, p.digest, p.size, case when p.size <=
 -- name: operations
 -- The ledger after (step $3, operation $4): as many as fit into $5 bytes, at most $6.
 select p.step_id, p.operation_id, p.name, p.status, p.attempt, p.epoch, p.digest, case when p.bytes <= $5 then p.arguments end as arguments,
-       p.started_at, p.ended_at, p.note
+       p.started_at, p.ended_at, p.note,
+       (select string_agg(d.message, '; ' order by d.at) from doubt d
+         where d.tenant = $1 and d.task_id = $2 and d.step_id = p.step_id and d.operation_id = p.operation_id) as doubt
   from (select o.step_id, o.operation_id, o.name, o.status, o.attempt, o.epoch, o.digest, o.arguments, o.started_at, o.ended_at, o.note,
                row_number() over ids as n, sum(octet_length(o.arguments) + length(o.name) * 4 + coalesce(length(o.note), 0) * 4 + 800) over ids as bytes
           from operation o
