@@ -14,6 +14,7 @@ from outlive.actors.agents import models, reading
 from outlive.actors.agents.context import tokens
 from outlive.actors.agents.decisions import Decided, Outline
 from outlive.actors.agents.models import Mode, Offer
+from outlive.actors.agents.versions import OnChange, Version
 from outlive.actors.kind import DeclaredKind
 from outlive.actors.signature import RegistrationError
 from outlive.actors.task import Task
@@ -61,6 +62,8 @@ class Agent:
     Attributes:
         name: of its kind.
         model: as given: a name like ``openai:gpt-5``, or a model of pydantic-ai.
+        also: models that earlier tasks may still work with.
+        on_change: what happens to a task that began with another model or prompt, see `outlive.actors.agents.versions`.
         instructions: the author's.
         tools: by name.
         output: the argument ``output`` of ``finish``.
@@ -78,6 +81,8 @@ class Agent:
 
     name: str
     model: Any
+    also: Sequence[Any] = ()
+    on_change: OnChange = "pin"
     instructions: str
     tools: Mapping[str, AnyTool]
     output: Arguments
@@ -91,6 +96,7 @@ class Agent:
     timeout: float = 120.0
     retries: RetryPolicy = PATIENT
     stream: bool = False
+    _resolved: dict[str, Model] = field(default_factory=dict[str, Model], init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         ids.check("name", self.name)
@@ -109,25 +115,31 @@ class Agent:
         return RegistrationError(f"agent {self.name!r}: {reason}")
 
     @functools.cached_property
-    def resolved(self) -> Model:
-        """The model that is asked; made when it is first needed, since its credentials may exist only in a worker."""
-        return models.resolve(self.model)
+    def configured(self) -> Mapping[str, Any]:
+        """All models that it has, as given, by the name under which decisions keep them."""
+        return {models.model_name(model): model for model in (*self.also, self.model)}
+
+    def resolve(self, name: str) -> Model:
+        """Return a model of `configured`; made when it is first needed: its credentials may exist only in a worker."""
+        found = self._resolved.get(name)
+        if found is None:
+            found = self._resolved[name] = models.resolve(self.configured[name])
+        return found
 
     @functools.cached_property
-    def model_name(self) -> str:
-        """The model as configured."""
-        return models.model_name(self.model)
+    def version(self) -> Version:
+        """What a decision is made with today."""
+        return Version(models.model_name(self.model), self.prompt_of(self.whole_instructions), self.whole_instructions)
 
     @functools.cached_property
     def whole_instructions(self) -> str:
         """The author's instructions and the rules of every agent."""
         return f"{self.instructions}\n\n{RULES}".strip()
 
-    @functools.cached_property
-    def prompt(self) -> str:
-        """The prompt's version: a digest of instructions, tools and output schema (hex)."""
+    def prompt_of(self, instructions: str) -> str:
+        """Return the version of a prompt: a digest of instructions, today's tools and output schema (hex)."""
         parts = [dataclasses.asdict(offer) for offer in self.offers((), planned=True, recall=True)]
-        return codec.digest(self.whole_instructions.encode(), codec.canonical(parts)).hex()
+        return codec.digest(instructions.encode(), codec.canonical(parts)).hex()
 
     @functools.cached_property
     def fixed(self) -> int:
@@ -199,7 +211,7 @@ def declare(agent: Agent) -> DeclaredKind[[str], Any]:
         fn=perform,
         arguments=Arguments(agent.name, inspect.Signature([goal], return_annotation=output)),
         result_type=output,
-        code_version=agent.prompt,
+        code_version=agent.version.prompt,
         title=f"{agent.name}: {{goal}}",
     )
 

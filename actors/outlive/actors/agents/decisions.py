@@ -81,6 +81,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         problems: what in the answer could not be used, told to the model with the next request.
         model, reported: the model as configured and as the provider names it.
         prompt: digest of instructions, tools and output schema.
+        instructions: what the model was told, where that is other than at the decision before.
         usage: what it cost.
     """
 
@@ -95,6 +96,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: str = ""
     reported: str = ""
     prompt: str = ""
+    instructions: str | None = None
     usage: Usage = Usage()
 
     @property

@@ -14,19 +14,22 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
+from outlive.actors import planning
 from outlive.actors.agents import models, reading
 from outlive.actors.agents.agent import Agent
 from outlive.actors.agents.brakes import Brakes
 from outlive.actors.agents.context import Context, Done, Situation, compose
 from outlive.actors.agents.decisions import Call, Decided, Outline, Question, Recall
 from outlive.actors.agents.models import Answer, Offer
+from outlive.actors.agents.versions import STAY, STOP, Asked, Consent, Version, choose, describe
 from outlive.actors.effect import Effect
+from outlive.actors.flow import Flow
 from outlive.actors.history import call_text
 from outlive.actors.step import ToolStep, printable
 from outlive.actors.task import Task, flow_of
-from outlive.protocol import codec, plan
+from outlive.protocol import codec
 from outlive.protocol.errors import StepFailed
-from outlive.protocol.plan import Plan
+from outlive.protocol.task import Failure
 from outlive.protocol.tools import AnyTool, Operation
 
 RESULT: Final = 1_000_000
@@ -36,7 +39,12 @@ RESULT: Final = 1_000_000
 class Decision(Effect[Decided]):
     """The request to a model as a step."""
 
-    __slots__ = ()
+    __slots__ = ("_before",)
+
+    def __init__(self, flow: Flow, step_id: str, tool: AnyTool, bound: dict[str, Any], before: Version | None) -> None:
+        """See `Effect`; `before` is what the last decision was made with."""
+        super().__init__(flow, step_id, tool, bound)
+        self._before = before
 
     def told(self, value: Decided) -> str:
         """Say what was decided."""
@@ -46,7 +54,9 @@ class Decision(Effect[Decided]):
         parts += ["a question to a person"] if value.question is not None else []
         parts += [f"to look at step {recall.step} again" for recall in value.recalls]
         parts += ["the goal is reached"] if value.finished else []
-        return printable(f"Decided: {', '.join(parts) or 'nothing of use'}")
+        now = Version(value.model, value.prompt, "")
+        changed = "" if self._before is None or self._before.same(now) else f" ({describe(self._before, now)})"
+        return printable(f"Decided{changed}: {', '.join(parts) or 'nothing of use'}")
 
 
 class Run:
@@ -58,13 +68,14 @@ class Run:
         self._task = task
         self._flow = flow_of(task)
         self._goal = goal
-        self._plan: Plan | None = None
         self._done: list[Done] = []
         self._by_step: dict[str, Done] = {}
         self._items: dict[str, bool] = {}  # by item: how its last step ended
         self._notes: list[str] = []
         self._recalls: Sequence[Recall] = ()
         self._brakes = Brakes(failures=agent.same_failures, idle=agent.idle_decisions)
+        self._last: Version | None = None  # what the last decision was made with
+        self._stays: Version | None = None  # a person wants the old one instead of this
         self._decisions = 0
         self._unusable = 0
 
@@ -74,7 +85,7 @@ class Run:
             decided = await self._decide()
             self._notes, self._recalls = list(decided.problems), decided.recalls
             if decided.plan is not None:
-                await self._adopt(decided)
+                self._adopt(decided)
             if decided.calls:
                 await self._carry_out(decided.calls)
             if decided.question is not None:
@@ -89,26 +100,58 @@ class Run:
         """Put the facts to the model, once: a recorded decision is answered from the record."""
         self._decisions += 1
         self._brakes.decided()
+        if (edited := planning.take_edit(self._flow)) is not None:
+            self._notes.append(f"{edited.by or 'a person'} has changed the plan: it is version {edited.version} now")
+        version = await self._version()
         step_id = self._flow.place()
         recorded = step_id in self._flow.history.done
         context = Context("", Outline()) if recorded else self._context()
         rules = self._rules()
 
         async def ask(op: Operation, **__: Any) -> Decided:
-            return await self._put(context, rules, self._words(step_id, op.attempt))
+            return await self._put(context, rules, version, self._words(step_id, op.attempt))
 
         tool = self._agent.asking(ask)
         bound = tool.bind((), {
-            "number": self._decisions, "model": self._agent.model_name, "prompt": self._agent.prompt,
-            "request": context.outline,
+            "number": self._decisions, "model": version.model, "prompt": version.prompt, "request": context.outline,
         })  # fmt: skip
-        return await Decision(self._flow, step_id, tool, bound)
+        decided = await Decision(self._flow, step_id, tool, bound, self._last)
+        told = decided.instructions or (self._last.instructions if self._last is not None else "")
+        self._last = Version(decided.model, decided.prompt, told)
+        return decided
+
+    async def _version(self) -> Version:
+        """Find out what the next decision is made with; where the policy says so, a person is asked."""
+        agent, flow, last = self._agent, self._flow, self._last
+        while True:
+            ahead = flow.history.known(flow.next_place)
+            if last is None or (ahead is not None and ahead.name != Consent.name):
+                return agent.version  # the first decision, or one that is recorded
+            if ahead is not None:
+                asked = codec.decode(ahead.arguments or b"", Asked)
+            else:
+                there = agent.prompt_of(last.instructions) == last.prompt
+                found = choose(last, agent.version, agent.on_change, models=agent.configured, prompt_is_there=there)
+                if isinstance(found, Version):
+                    return found
+                if self._stays is not None and agent.version.same(self._stays):
+                    return last
+                asked = Asked(agent.version.model, agent.version.prompt, found.can_stay)
+            now = Version(asked.model, asked.prompt, last.instructions)
+            answer = await Consent(flow, flow.place(), asked, describe(last, now))
+            if answer == STOP:
+                what = f"stopped by a person: {describe(last, now)}"
+                raise StepFailed(Failure(type="VersionChanged", message=what, error_class="permission_denied"))
+            if answer == STAY:
+                self._stays = now
+                return last
+            last = now  # agreed to; another change since then is asked about as well
 
     def _context(self) -> Context:
         return compose(
             Situation(
                 goal=self._goal, done=self._done, by_step=self._by_step, notes=self._notes, recalls=self._recalls,
-                plan_version=self._plan.version if self._plan else 0, plan=self._shown_plan(), fixed=self._agent.fixed,
+                plan_version=self._flow.plan.version if self._flow.plan else 0, plan=self._shown_plan(), fixed=self._agent.fixed,
             ),
             self._agent.context_tokens,
         )  # fmt: skip
@@ -120,47 +163,48 @@ class Run:
         claim, announcer, numbers = self._flow.claim, self._flow.world.announcer, itertools.count(1)
         return lambda text: announcer.tokens(claim, step_id, attempt, next(numbers), text) if text else None
 
-    async def _put(self, context: Context, rules: reading.Rules, words: Callable[[str], None] | None) -> Decided:
+    async def _put(
+        self, context: Context, rules: reading.Rules, version: Version, words: Callable[[str], None] | None
+    ) -> Decided:
         """Make the request, and keep of its answer what can be used."""
         agent = self._agent
         answer: Answer = await models.ask(
-            agent.resolved, agent.whole_instructions, context.text, self._offers(), mode=agent.mode,
+            agent.resolve(version.model), version.instructions, context.text, self._offers(), mode=agent.mode,
             settings=agent.settings, words=words,
         )  # fmt: skip
         found = reading.read([(chosen.name, chosen.arguments) for chosen in answer.chosen], answer.text, rules)
         return Decided(
             calls=found.calls, plan=found.plan, why=found.why, question=found.question, recalls=found.recalls,
-            finished=found.finished, output=found.output, problems=found.problems, model=agent.model_name,
-            reported=answer.reported, prompt=agent.prompt, usage=answer.usage,
+            finished=found.finished, output=found.output, problems=found.problems, model=version.model,
+            reported=answer.reported, prompt=version.prompt, usage=answer.usage,
+            instructions=None if self._last is not None and self._last.same(version) else version.instructions,
         )  # fmt: skip
 
     def _offers(self) -> list[Offer]:
-        items = [item.id for item in self._plan.items] if self._plan is not None else []
-        return self._agent.offers(items, planned=self._plan is not None, recall=bool(self._done))
+        plan = self._flow.plan
+        items = [item.id for item in plan.items] if plan is not None else []
+        return self._agent.offers(items, planned=plan is not None, recall=bool(self._done))
 
     def _rules(self) -> reading.Rules:
         return reading.Rules(
-            tools=self._agent.tools, output=self._agent.output, plan=self._plan, ready=self._ready(),
+            tools=self._agent.tools, output=self._agent.output, plan=self._flow.plan, ready=self._ready(),
             steps=self._by_step, needs_plan=self._agent.plans,
         )  # fmt: skip
 
     # --- the plan
 
-    async def _adopt(self, decided: Decided) -> None:
-        version = self._plan.version + 1 if self._plan is not None else 1
-        if self._plan is None:
+    def _adopt(self, decided: Decided) -> None:
+        if self._flow.plan is None:
             self._brakes.moved()
-        self._plan = Plan(version=version, items=decided.plan or [], note=decided.why, by="model")
-        await self._task.progress(
-            f"Plan, version {version}: " + "; ".join(item.text for item in self._plan.items)[:2000]
-        )
+        if planning.adopt(self._flow, decided.plan or [], note=decided.why, by="model") is None:
+            self._notes.append("a person has changed the plan meanwhile: yours was passed over")
 
     def _ready(self) -> frozenset[str]:
-        items = self._plan.items if self._plan is not None else []
+        items = self._flow.plan.items if self._flow.plan is not None else []
         return frozenset(item.id for item in items if all(self._items.get(each) for each in item.after))
 
     def _shown_plan(self) -> list[str]:
-        items = self._plan.items if self._plan is not None else []
+        items = self._flow.plan.items if self._flow.plan is not None else []
         words = {True: "done", False: "failed", None: "waiting"}
         return [f"- {item.id} ({words[self._items.get(item.id)]}): {item.text}" for item in items]
 
@@ -168,7 +212,6 @@ class Run:
 
     async def _carry_out(self, calls: Sequence[Call]) -> None:
         """Run the calls of a decision, several side by side; a failure is a fact that the model is shown."""
-        await self._task.progress(self._saying(calls))
         ended: Sequence[Done] = (
             [await self._one(calls[0])]
             if len(calls) == 1
@@ -182,7 +225,9 @@ class Run:
 
     async def _one(self, call: Call) -> Done:
         tool, arguments = self._bound(call)
+        planning.attribute(self._flow, call.item)
         step = cast("ToolStep[Any]", self._task.call(tool, **arguments))
+        planning.attribute(self._flow, None)
         shown = call_text(tool.name, codec.encode(call.arguments), tuple(tool.arguments.signature.parameters))
         try:
             result = await step
@@ -212,12 +257,6 @@ class Run:
     def _remember(self, done: Done) -> None:
         self._done.append(done)
         self._by_step[done.step] = done
-
-    def _saying(self, calls: Sequence[Call]) -> str:
-        tool = self._agent.tools.get(calls[0].tool)
-        title = calls[0].tool if tool is None else tool.describe(calls[0].arguments)
-        more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
-        return plan.progress_text(self._plan, calls[0].item, f"{title}{more}")
 
     # --- people
 

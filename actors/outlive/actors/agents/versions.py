@@ -1,0 +1,104 @@
+"""What happens when an agent goes on under another model or prompt than before. Pure, except for the question.
+
+    pin     the task stays with what it began with, as long as that is still there; else a person is asked
+    allow   it goes on under the new one, and says so
+    pause   a person is asked
+
+A model is still there when the agent names it (``model`` or ``also``); a prompt when today's tools and the stored
+instructions give the same digest. Nothing changes without a word: the next decision names both versions.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from outlive.actors.flow import Flow
+from outlive.actors.question import Question
+from outlive.protocol import codec
+
+OnChange: TypeAlias = Literal["pin", "allow", "pause"]
+
+GO_ON: Final = "go on"
+STAY: Final = "stay"
+STOP: Final = "stop"
+
+
+class Version(msgspec.Struct, frozen=True):
+    """What a decision is made with.
+
+    Attributes:
+        model: as configured.
+        prompt: digest of instructions, tools and output schema (hex).
+        instructions: the author's and the rules of every agent.
+    """
+
+    model: str
+    prompt: str
+    instructions: str
+
+    def same(self, other: "Version") -> bool:
+        """True when a decision made with the one could have been made with the other."""
+        return (self.model, self.prompt) == (other.model, other.prompt)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A person must say how to go on.
+
+    Attributes:
+        message: what was, and what is now.
+        can_stay: the old version is still there.
+    """
+
+    message: str
+    can_stay: bool
+
+
+def choose(
+    last: Version | None, now: Version, policy: OnChange, *, models: Collection[str], prompt_is_there: bool
+) -> Version | Change:
+    """Decide what the next decision is made with.
+
+    Args:
+        last: what the last one was made with; None = there was none.
+        now: what the agent has today.
+        policy: the agent's.
+        models: the names of all models that the agent still has.
+        prompt_is_there: the old prompt can still be made: only instructions differ, and they are stored.
+    """
+    if last is None or last.same(now) or policy == "allow":
+        return now
+    can_stay = last.model in models and (last.prompt == now.prompt or prompt_is_there)
+    if policy == "pin" and can_stay:
+        return last
+    return Change(describe(last, now), can_stay)
+
+
+def describe(last: Version, now: Version) -> str:
+    """Say what has changed."""
+    parts = [f"model {last.model} is now {now.model}"] if last.model != now.model else []
+    parts += [f"prompt {last.prompt[:8]} is now {now.prompt[:8]}"] if last.prompt != now.prompt else []
+    return "; ".join(parts)
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """Which change a question was about: kept with it, since today's may be another one."""
+
+    model: str
+    prompt: str
+    can_stay: bool
+
+
+class Consent(Question):
+    """The question whether to go on under another version."""
+
+    name = "version"
+
+    def __init__(self, flow: Flow, step_id: str, asked: Asked, message: str) -> None:
+        """See `Question`; recognised by the version that it was about."""
+        choices = [GO_ON, *([STAY] if asked.can_stay else []), STOP]
+        super().__init__(flow, step_id, f"{message}. How does it go on?", choices)
+        self.arguments = codec.encode(asked)
+        self.digest = codec.digest(b"version", self.arguments)

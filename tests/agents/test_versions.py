@@ -1,0 +1,144 @@
+"""An agent's model or prompt changed while its task waited: nothing switches without a word."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from outlive.actors import App, TaskFailed
+from outlive.actors.agents.versions import Change, OnChange, Version, choose
+from outlive.actors.testing import Server
+from tests.actors.scene import dying, rows, serving, status_soon, told
+from tests.agents.script import Script, finish
+
+OLD, NEW = Version("a", "p1", "old words"), Version("b", "p1", "new words")
+
+
+@pytest.mark.parametrize(
+    ("policy", "models", "expected"),
+    [
+        ("pin", ["a", "b"], OLD),
+        ("pin", ["b"], Change("model a is now b", can_stay=False)),
+        ("allow", ["b"], NEW),
+        ("pause", ["a", "b"], Change("model a is now b", can_stay=True)),
+        ("pause", ["b"], Change("model a is now b", can_stay=False)),
+    ],
+)
+def test_the_policy_decides_about_another_model(
+    policy: OnChange, models: list[str], expected: Version | Change
+) -> None:
+    assert choose(OLD, NEW, policy, models=models, prompt_is_there=True) == expected
+
+
+def test_a_prompt_that_cannot_be_made_any_more_cannot_be_pinned() -> None:
+    now = Version("a", "p2", "other")
+
+    assert choose(OLD, now, "pin", models=["a"], prompt_is_there=True) == OLD
+    assert choose(OLD, now, "pin", models=["a"], prompt_is_there=False) == Change("prompt p1 is now p2", can_stay=False)
+
+
+def test_the_first_decision_and_no_change_ask_nobody() -> None:
+    assert choose(None, NEW, "pause", models=[], prompt_is_there=False) == NEW
+    assert choose(OLD, OLD, "pause", models=["a"], prompt_is_there=True) == OLD
+
+
+QUESTION = [("ask_person", {"question": "Which one?"})]
+
+
+def _app(script: Script, instructions: str = "Work.", **options: Any) -> App:
+    app = App("versions")
+    app.agent("worker", model=script.model, instructions=instructions, output=int, plans=False, **options)
+    return app
+
+
+async def _under_another(
+    server: Server, task_id: str, old: App, new: App, *, answer: str | None = None
+) -> tuple[list[str], Any]:
+    """Begin a task under the old app, go on under the new one; answer its question about the version."""
+    async with dying(old, server) as client:
+        await client.submit(old.kinds["worker"].with_options(task_id=task_id), "go")
+        await status_soon(server, task_id, "paused")
+    async with serving(new, server) as client:
+        (reason,) = (await client.get(task_id)).reasons
+        await client.answer(task_id, str(reason.step_id), "this one")
+        if answer is not None:
+            await asyncio.wait_for(_asked(server, task_id), 30)
+            (reason,) = (await client.get(task_id)).reasons
+            assert "is now" in reason.message
+            await client.answer(task_id, str(reason.step_id), answer)
+        async with asyncio.timeout(60):
+            try:
+                result: Any = await client.handle(task_id, int).result()
+            except TaskFailed as failed:
+                result = failed.failure.message
+    return await told(server, task_id), result
+
+
+async def _asked(server: Server, task_id: str) -> None:
+    query = "select 1 from fact where task_id = $1 and name = 'version' and status = 'waiting'"
+    while not await rows(server, query, task_id):  # noqa: ASYNC110  # reason: a table tells no event
+        await asyncio.sleep(0.02)
+    await status_soon(server, task_id, "paused")
+
+
+async def test_a_pinned_task_stays_with_its_model(server: Server) -> None:
+    old, new = Script(QUESTION, finish(1), name="old"), Script(finish(2), name="new")
+
+    _, result = await _under_another(server, "pin-1", _app(old), _app(new, also=[old.model]))
+
+    assert result == 1
+    assert len(old.requests) == 2
+    assert not new.requests
+
+
+async def test_a_pinned_task_keeps_its_instructions(server: Server) -> None:
+    script = Script(QUESTION, finish(1))
+
+    await _under_another(server, "pin-2", _app(script, "Be brief."), _app(script, "Be long."))
+
+    assert [words.split("\n")[0] for words in script.instructions] == ["Be brief.", "Be brief."]
+
+
+async def test_a_retired_model_is_a_question(server: Server) -> None:
+    old, new = Script(QUESTION, finish(1), name="old"), Script(finish(2), name="new")
+
+    sentences, result = await _under_another(server, "pin-3", _app(old), _app(new), answer="go on")
+
+    assert result == 2
+    assert any("old is now" in sentence and "new" in sentence for sentence in sentences if "Decided" in sentence)
+
+
+async def test_allowed_changes_are_told(server: Server) -> None:
+    old, new = Script(QUESTION, finish(1), name="old"), Script(finish(2), name="new")
+
+    sentences, result = await _under_another(server, "allow-1", _app(old), _app(new, on_change="allow"))
+
+    assert result == 2
+    assert [s for s in sentences if s.startswith("Decided (model ") and "old is now" in s]
+
+
+async def test_paused_tasks_may_stay(server: Server) -> None:
+    old, new = Script(QUESTION, QUESTION, finish(1), name="old"), Script(finish(2), name="new")
+    app = _app(new, also=[old.model], on_change="pause")
+    async with dying(_app(old), server) as client:
+        await client.submit(app.kinds["worker"].with_options(task_id="stay-1"), "go")
+        await status_soon(server, "stay-1", "paused")
+    async with serving(app, server) as client:
+        for text in ("this", "stay", "that"):
+            async with asyncio.timeout(30):
+                while not (reasons := (await client.get("stay-1")).reasons):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            await client.answer("stay-1", str(reasons[0].step_id), text)
+        async with asyncio.timeout(60):
+            assert await client.handle("stay-1", int).result() == 1
+    assert len(old.requests) == 3
+    assert not new.requests
+
+
+async def test_a_person_may_stop_it(server: Server) -> None:
+    old, new = Script(QUESTION, name="old"), Script(finish(2), name="new")
+
+    _, result = await _under_another(server, "stop-1", _app(old), _app(new), answer="stop")
+
+    assert "stopped by a person" in result
+    assert not new.requests
