@@ -18,6 +18,8 @@ from typing import Any
 
 import asyncpg
 import httpx
+import httpx2
+import pydantic_ai.exceptions as models
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,6 +78,16 @@ CLASSES: list[tuple[BaseException, str]] = [
     (httpx.ReadError("cut"), "timeout"),
     (httpx.RemoteProtocolError("cut"), "timeout"),
     (httpx.InvalidURL("bad"), "invalid_arguments"),
+    (httpx2.ConnectError("refused"), "not_sent"),
+    (httpx2.ReadTimeout("late"), "timeout"),
+    (because(models.ModelConnectionError("gpt", "no way"), httpx2.ConnectError("refused")), "not_sent"),
+    (because(models.ModelConnectionError("gpt", "cut"), httpx2.ReadError("cut")), "timeout"),
+    (models.ModelHTTPError(429, "gpt"), "rate_limited"),
+    (models.ModelHTTPError(503, "gpt"), "unavailable"),
+    (models.ModelHTTPError(400, "gpt"), "invalid_arguments"),
+    (models.ModelQuotaExceededError("gpt", "used up"), "rate_limited"),
+    (models.ModelServerError("gpt", "oops"), "unavailable"),
+    (models.UnexpectedModelBehavior("garbage"), "unavailable"),
     (asyncpg.UniqueViolationError("twice"), "invalid_arguments"),
     (asyncpg.UndefinedTableError("none"), "invalid_arguments"),
     (asyncpg.InsufficientPrivilegeError("no"), "permission_denied"),

@@ -41,15 +41,27 @@ _BY_STATUS: Final[Mapping[int, ErrorClass]] = {
     505: INVALID,
 }
 
+_OF_HTTPX: Final[Mapping[str, ErrorClass]] = {
+    "ConnectError": NOT_SENT,  # refused, name not found, certificate not trusted
+    "ConnectTimeout": NOT_SENT,
+    "PoolTimeout": NOT_SENT,
+    "ProxyError": NOT_SENT,
+    "UnsupportedProtocol": NOT_SENT,
+    "InvalidURL": INVALID,
+    "RequestError": TIMEOUT,  # reading, writing, a broken answer, anything else on the way
+}
+
 _BY_NAME: Final[Mapping[str, ErrorClass]] = {
-    # httpx (and the clients made with it)
-    "httpx.ConnectError": NOT_SENT,  # refused, name not found, certificate not trusted
-    "httpx.ConnectTimeout": NOT_SENT,
-    "httpx.PoolTimeout": NOT_SENT,
-    "httpx.ProxyError": NOT_SENT,
-    "httpx.UnsupportedProtocol": NOT_SENT,
-    "httpx.InvalidURL": INVALID,
-    "httpx.RequestError": TIMEOUT,  # reading, writing, a broken answer, anything else on the way
+    # httpx, its successor, and the clients made with them
+    **{f"httpx.{name}": found for name, found in _OF_HTTPX.items()},
+    **{f"httpx2.{name}": found for name, found in _OF_HTTPX.items()},
+    # models by pydantic-ai, where the error came without a status
+    "pydantic_ai.ModelRateLimitError": RATE_LIMITED,
+    "pydantic_ai.ModelQuotaExceededError": RATE_LIMITED,
+    "pydantic_ai.ModelAuthenticationError": DENIED,
+    "pydantic_ai.ModelRequestRejectedError": INVALID,
+    "pydantic_ai.ModelAPIError": UNAVAILABLE,
+    "pydantic_ai.UnexpectedModelBehavior": UNAVAILABLE,  # no answer that could be read
     # requests, aiohttp, botocore, urllib3
     "requests.ConnectTimeout": NOT_SENT,
     "requests.InvalidURL": INVALID,
@@ -244,7 +256,7 @@ def _status(error: BaseException) -> ErrorClass | None:
 def _connection(error: BaseException) -> ErrorClass | None:
     """A provider's SDK wraps the error of its HTTP client: what lies beneath may prove that nothing was sent."""
     names = {base.__name__ for base in type(error).__mro__}
-    if not names & {"APIConnectionError", "APITimeoutError"}:
+    if not names & {"APIConnectionError", "APITimeoutError", "ModelConnectionError"}:
         return None
     cause = error.__cause__ or error.__context__
     return NOT_SENT if cause is not None and classify(cause) is NOT_SENT else TIMEOUT

@@ -193,7 +193,7 @@ def declare(
         "unique": unique, "unique_within": unique_within, "prepare": prepare, "settle": settle, "key_ttl": key_ttl,
     }  # fmt: skip
     given = {flag: value for flag, value in effect.items() if value is not None and value is not False}
-    _check_flags(declared, given, read_only=read_only)
+    check_flags(declared, given, read_only=read_only)
     signature = read(declared, Operation)
     if callable(requires_approval):
         check_rule(declared, "requires_approval", requires_approval, signature.arguments)
@@ -229,7 +229,7 @@ def declare(
     return tool
 
 
-def _check_flags(declared: Declared, given: dict[str, Any], *, read_only: bool) -> None:
+def check_flags(declared: Declared, given: dict[str, Any], *, read_only: bool) -> None:
     """Refuse flags that contradict each other; `given` are those of effects."""
     if read_only and given:
         flag, value = next(iter(given.items()))

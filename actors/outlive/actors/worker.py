@@ -22,8 +22,10 @@ import anyio.abc
 import msgspec
 import structlog
 
+from outlive.actors import services
 from outlive.actors.app import App
 from outlive.actors.hindsight import Hindsight
+from outlive.actors.services import Services
 from outlive.actors.supervision import ChildSpec, rest_for_one, unwrap
 from outlive.actors.supervisor import Supervisor
 from outlive.actors.threads import Threads
@@ -155,6 +157,7 @@ class Worker:
         self._hindsight = Hindsight(Claims(self._pool, self.incarnation, ()), self._announcer, self.clock)
         self._threads = Threads(self.settings.threads)
         self._group = await stack.enter_async_context(anyio.create_task_group())
+        self._services = Services(self._group, dict(self.app.tools))
         stack.push_async_exit(self._leave)
         self._group.start_soon(self._tree)
         self._group.start_soon(self._hindsight.run)
@@ -193,6 +196,7 @@ class Worker:
     # --- the tree
 
     async def _tree(self) -> None:
+        services.current.set(self._services)
         children = [
             ChildSpec("heartbeat", self._run_heartbeat, fatal=(Fenced,)),
             ChildSpec("bus", self._run_bus),
@@ -301,7 +305,7 @@ class Worker:
             buckets=self.buckets,
             worker=str(self.incarnation),
             signals=dict(self.app.signals),
-            tools=dict(self.app.tools),
+            tools=self._services.tools,
             turned_out=self._hindsight.succeeded,
         )
         coroner = Coroner(self._pool, self.incarnation, lease=self.settings.lease)

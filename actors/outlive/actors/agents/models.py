@@ -72,7 +72,7 @@ def resolve(model: Any) -> Model:
     A provider's client retries twice by default: hidden from the ledger, and paid for.
     """
     found = infer_model(model)
-    _without_retries(found)
+    without_retries(found)
     return found
 
 
@@ -81,13 +81,14 @@ def model_name(model: Any) -> str:
     return model if isinstance(model, str) else str(getattr(model, "model_id", None) or model.model_name)
 
 
-def _without_retries(model: Any) -> None:
+def without_retries(model: Any) -> None:
+    """Switch off the retries that the client of a model's provider makes by itself: attempts are ours, and recorded."""
     client = getattr(model, "client", None)
     if client is not None and hasattr(client, "max_retries"):
         client.max_retries = 0
     for inner in (getattr(model, "wrapped", None), *cast("list[Any]", getattr(model, "models", None) or [])):
         if inner is not None:
-            _without_retries(inner)
+            without_retries(inner)
 
 
 async def ask(

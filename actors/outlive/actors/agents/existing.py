@@ -1,0 +1,468 @@
+"""An agent of pydantic-ai that exists already, run as a task: each of its model requests and tool calls is a step.
+
+    agent = Agent("openai:gpt-5", name="clerk")
+
+    @agent.tool_plain(metadata=durable_tool(read_only=True))
+    def read(path: str) -> str: ...
+
+    clerk = declare_existing(app, agent)       # a kind: await client.submit(clerk, "tidy up")
+
+What runs between the steps (instructions, validators, history processors) runs on every resume, as in any durable
+function. A tool is an effect that is sent once unless its metadata says otherwise; one that pydantic-ai holds back for
+an approval waits for a person's yes.
+"""
+
+import asyncio
+import functools
+import inspect
+import operator
+import re
+import typing
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Literal, TypeVar, Unpack, cast
+
+from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, RunContext, ToolApproved, ToolFailed
+from pydantic_ai.durable_exec import (
+    JSON_CODEC,
+    BaseDurabilityCapability,
+    DurabilityEngineSpec,
+    DurableOperationBackend,
+    DurableOperationId,
+    EventStreamHandlerId,
+    JournalCallableOperationBackend,
+    ModelCancelSuspendedResponseId,
+    ModelCompactMessagesId,
+    ModelRequestId,
+    RoleBasedOperationConfig,
+    ToolsetCallToolId,
+    ToolsetGetInstructionsId,
+    ToolsetGetToolsId,
+    ToolsetValidateToolArgumentsId,
+    conversation_id_from_run_id,
+)
+from pydantic_ai.messages import ModelResponse, ToolCallPart
+from pydantic_ai.models import Model
+from pydantic_ai.output import NativeOutput, PromptedOutput, ToolOutput
+from pydantic_ai.tools import Tool as PydanticTool
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool
+from pydantic_core import to_jsonable_python
+
+from outlive.actors import dynamic, services
+from outlive.actors.agents import models, requests
+from outlive.actors.app import App
+from outlive.actors.dynamic import DynamicOptions
+from outlive.actors.flow import Branch, branch
+from outlive.actors.json_arguments import JsonArguments
+from outlive.actors.kind import DeclaredKind
+from outlive.actors.signature import Declared
+from outlive.actors.task import Task
+from outlive.protocol import codec, ids, steps
+from outlive.protocol.arguments import Arguments
+from outlive.protocol.errors import StepFailed
+from outlive.protocol.tools import AnyTool, Operation, RetryPolicy, Tool
+
+DepsT = TypeVar("DepsT")
+OutputT = TypeVar("OutputT")
+_KEY: Final = "outlive"
+_NONE: Final = Arguments("unit", inspect.Signature())
+_PAYLOADS: Final = frozenset(
+    {
+        "tool_return",
+        "tool_content_result",
+        "tool_failed",
+        "model_retry",
+        "approval_required",
+        "call_deferred",
+        "validation_error",
+        "run_cancelled",
+    }
+)
+"""What the payload of a recorded tool call may be, in pydantic-ai's words."""
+_Config = DynamicOptions | None
+
+
+def durable_tool(**options: Unpack[DynamicOptions]) -> dict[str, Any]:
+    """Return the metadata that says how a tool of pydantic-ai behaves as a step: the options of ``@app.tool``.
+
+    ``@agent.tool_plain(metadata=durable_tool(idempotent=True, timeout=20))``. Without it a tool is an effect that is
+    sent once.
+    """
+    return {_KEY: options}
+
+
+def operation() -> Operation:
+    """Return the operation of the tool that runs here: its key, attempt, deadline and progress.
+
+    Raises:
+        RuntimeError: no tool of an agent that runs as a task.
+    """
+    running = _operation.get()
+    if running is None:
+        raise RuntimeError("operation() belongs into a tool of an agent that runs as a task: there is none here")
+    return running
+
+
+def declare_existing(
+    app: App,
+    agent: Agent[DepsT, OutputT],
+    *,
+    name: str | None = None,
+    deps: Any = None,
+    title: str | None = None,
+    timeout: float = requests.TIMEOUT,
+    retries: RetryPolicy | None = None,
+) -> DeclaredKind[[str], OutputT]:
+    """Put an agent into an app, as a kind that takes the goal (the user's prompt) and returns the agent's output.
+
+    Args:
+        app: gets the kind.
+        agent: as it is; what is added to it later counts.
+        name: of the kind; the agent's name if left out.
+        deps: what every run of it gets as its dependencies.
+        title: what people read; ``{goal}`` stands for the goal.
+        timeout: seconds for one request to the model.
+        retries: how errors of the model that may pass are met.
+
+    Raises:
+        RegistrationError: it has no name, its output cannot be stored, or a tool's metadata contradicts itself.
+    """
+    declared = Declared("agent", name or agent.name or "", object)
+    if not declared.name:
+        raise declared.refuse('it has no name. Write: Agent(..., name="clerk")')
+    try:
+        ids.check("name", declared.name)
+    except ids.InvalidId as error:
+        raise declared.refuse(str(error)) from None
+    output = _output_type(declared, agent.output_type)
+    for tool in _function_tools(agent):
+        _options(tool.name, tool.function, tool.metadata, tool.function_schema.json_schema)
+    durability = _Durability(name=declared.name, timeout=timeout, retries=retries or RetryPolicy())
+
+    async def run(task: Task, goal: str) -> OutputT:
+        token = _running.set(_Run(task))
+        try:
+            result = await agent.run(goal, deps=deps, capabilities=[durability])
+        finally:
+            _running.reset(token)
+        return result.output
+
+    goal = inspect.Parameter("goal", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str)
+    kind: DeclaredKind[[str], OutputT] = DeclaredKind(
+        name=declared.name,
+        fn=run,
+        arguments=Arguments(declared.name, inspect.Signature([goal])),
+        result_type=output,
+        code_version=_code_version(agent),
+        title=title or f"{declared.name}: {{goal}}",
+    )
+    app.task.add(kind)
+    return kind
+
+
+# --- one run
+
+
+@dataclass(slots=True)
+class _Run:
+    """What one incarnation of a task knows of its agent's run: which step each call of the model is."""
+
+    task: Task
+    responses: int = 0
+    calls: dict[str, str] = field(default_factory=dict[str, str])  # by the model's id of a call: its place
+    approved: set[str] = field(default_factory=set[str])  # calls that a person is asked about before they are made
+    taken: Counter[str] = field(default_factory=Counter[str])
+
+    def place(self, wanted: str) -> str:
+        """Return a step id that depends on nothing but what the model said: calls may run side by side."""
+        self.taken[wanted] += 1
+        count = self.taken[wanted]
+        return steps.fit(wanted if count == 1 else f"{wanted}-{count}")
+
+    def answered(self, response: Any) -> None:
+        """Give each call of a response a place."""
+        self.responses += 1
+        calls = [part for part in response["parts"] if part.get("part_kind") == "tool-call"]
+        for number, call in enumerate(calls, 1):
+            self.calls[call["tool_call_id"]] = f"{self.responses}-{number}"
+
+    async def perform(self, tool: AnyTool, arguments: dict[str, Any]) -> Any:
+        """Make a step, on whatever asyncio task the agent runs it: its place is chosen, not counted."""
+        here = services.current.get()
+        if here is not None:
+            here.tools[tool.name] = tool
+        token = branch.set(Branch("", asyncio.current_task()))
+        try:
+            step = self.task.call(tool, **arguments)
+        finally:
+            branch.reset(token)
+        return await step
+
+
+_running: Final[ContextVar[_Run | None]] = ContextVar("outlive_agent_run", default=None)
+_operation: Final[ContextVar[Operation | None]] = ContextVar("outlive_operation", default=None)
+
+
+class _Steps(JournalCallableOperationBackend[_Config]):
+    """Makes each unit of an agent's run a step of the task."""
+
+    def __init__(self, durability: "_Durability") -> None:
+        config: RoleBasedOperationConfig[_Config] = RoleBasedOperationConfig(
+            model=None, event=None, capability=None, tool=None, resolve_tool=_resolve
+        )
+        super().__init__(agent_name=durability.name or "", config=config)
+        self._durability = durability
+
+    async def execute(
+        self,
+        *,
+        operation_id: DurableOperationId,
+        name: str,
+        body: Callable[[], Awaitable[object]],
+        cache_key: tuple[object, ...],
+        config: _Config,
+    ) -> object:
+        """Run one unit as a step, or answer it from the record."""
+        run = _running.get()
+        assert run is not None, "units are durable within a task only"
+        match operation_id:
+            case ModelRequestId() | ModelCompactMessagesId() | ModelCancelSuspendedResponseId():
+                return await self._request(run, name, body)
+            case ToolsetCallToolId():
+                return await self._call(run, body, cache_key, config or {})
+            case ToolsetValidateToolArgumentsId():
+                context = cast("RunContext[Any]", cache_key[2])
+                place = run.place(f"check-{_call_place(run, context)}")
+                return await run.perform(_plain(name, body, place, read_only=True), {})
+            case ToolsetGetToolsId() | ToolsetGetInstructionsId() | EventStreamHandlerId():
+                return await run.perform(_plain(name, body, run.place(_slug(name)), read_only=True), {})
+            case _:  # of a capability: what it does is not known, so it is sent once
+                return await run.perform(_plain(name, body, run.place(_slug(name)), read_only=False), {})
+
+    async def _request(self, run: _Run, name: str, body: Callable[[], Awaitable[object]]) -> object:
+        async def request() -> Any:
+            response = await body()
+            return requests.without_thinking(response) if isinstance(response, dict) else response
+
+        tool = requests.request_tool(
+            name, request, title=f"{self._durability.name} asks its model", step_id=run.place(f"request-{run.responses + 1}"),
+            timeout=self._durability.timeout, retries=self._durability.retries,
+        )  # fmt: skip
+        response = await run.perform(tool, {})
+        if isinstance(response, dict) and "parts" in response:
+            run.answered(response)
+        return response
+
+    async def _call(
+        self,
+        run: _Run,
+        body: Callable[[], Awaitable[object]],
+        cache_key: tuple[object, ...],
+        options: DynamicOptions,
+    ) -> object:
+        tool_name, given, context = cast("tuple[str, dict[str, Any], RunContext[Any]]", cache_key[:3])
+        if context.tool_call_id in run.approved:
+            options = _with_approval(options)
+        if "title" not in options:
+            options = {**options, "title": tool_name}
+        arguments = _as_called(context, given)
+        tool = dynamic.make(
+            _declared(tool_name, None), f"{self._durability.name}.{tool_name}", _with_operation(body),
+            JsonArguments(tool_name, {"properties": dict.fromkeys(arguments, True)}), options,
+            step_id=run.place(f"call-{_call_place(run, context)}"),
+        )  # fmt: skip
+        try:
+            result = await run.perform(tool, arguments)
+        except StepFailed as failed:
+            if failed.failure.error_class == "rejected":
+                raise ToolFailed(failed.failure.message) from failed
+            raise
+        return result if _is_payload(result) else {"result": result, "kind": "tool_return"}
+
+
+class _Durability(BaseDurabilityCapability[Any]):
+    """The engine: what pydantic-ai asks how its units are made durable."""
+
+    engine_spec: ClassVar[DurabilityEngineSpec] = DurabilityEngineSpec(
+        engine_name="Outlive",
+        durable_unit_noun="step",
+        durable_container_noun="task",
+        codec=JSON_CODEC,
+        serialization_failure=lambda error: codec.NotStorable("$", str(error)),
+        toolset_lifecycles={"function": "enter-always", "mcp": "enter-in-durable-unit", "dynamic": "enter-never"},
+        tool_config_key=_KEY,
+    )
+
+    def __init__(self, *, name: str, timeout: float, retries: RetryPolicy) -> None:
+        super().__init__(name=name)
+        self.timeout = timeout
+        self.retries = retries
+
+    @property
+    def in_durable_context(self) -> bool:
+        """True within a task."""
+        return _running.get() is not None
+
+    def get_durable_operation_backend(self) -> DurableOperationBackend[Any]:
+        """Steps of the task that runs."""
+        return _Steps(self)
+
+    def get_default_run_id(self) -> str | None:
+        """The task's id: the same on every run."""
+        run = _running.get()
+        return f"{run.task.tenant}/{run.task.task_id}:{run.task.run}" if run is not None else None
+
+    def get_default_conversation_id(self, run_id: str) -> str | None:
+        """The same on every run."""
+        return conversation_id_from_run_id(run_id) if self.in_durable_context else None
+
+    def get_wrapper_model(self, model: Model[Any]) -> Model[Any] | None:
+        """Wrap nothing; the retries of its provider's SDK are switched off."""
+        if self.in_durable_context:
+            models.without_retries(model)
+        return None
+
+    async def handle_deferred_tool_calls(
+        self,
+        ctx: RunContext[Any],  # noqa: ARG002  # pydantic-ai gives it
+        *,
+        requests: DeferredToolRequests,
+    ) -> DeferredToolResults | None:
+        """Let calls that want an approval go on to their step: there a person is asked."""
+        run = _running.get()
+        if run is None or not requests.approvals:
+            return None
+        run.approved.update(call.tool_call_id for call in requests.approvals)
+        return DeferredToolResults(approvals={call.tool_call_id: ToolApproved() for call in requests.approvals})
+
+
+# --- options and arguments
+
+
+def _resolve(_operation_id: DurableOperationId, tool: object | None, tool_name: str) -> _Config | Literal[False]:
+    """Return what a tool's metadata says; False: it runs between the steps."""
+    if not isinstance(tool, ToolsetTool):
+        return None
+    return _options(tool_name, None, tool.tool_def.metadata, tool.tool_def.parameters_json_schema)
+
+
+def _options(
+    tool_name: str, fn: Callable[..., Any] | None, metadata: dict[str, Any] | None, schema: dict[str, Any]
+) -> _Config | Literal[False]:
+    given: Any = (metadata or {}).get(_KEY)
+    if given is None or given is False:
+        return given
+    declared = _declared(tool_name, fn)
+    if not isinstance(given, dict):
+        raise declared.refuse(f"metadata {_KEY!r} is {given!r}. Write: metadata=durable_tool(read_only=True)")
+    dynamic.check_options(declared, cast("dict[str, Any]", given), schema)
+    return cast("DynamicOptions", given)
+
+
+def _declared(tool_name: str, fn: Callable[..., Any] | None) -> Declared:
+    return Declared("tool", tool_name, fn or object)
+
+
+def _with_approval(options: DynamicOptions) -> DynamicOptions:
+    """Ask a person; what was freely repeated stays so, once it was agreed to."""
+    asked: DynamicOptions = {**options, "requires_approval": options.get("requires_approval") or True}
+    if asked.pop("read_only", False):
+        asked["idempotent"] = True
+    return asked
+
+
+def _plain(name: str, body: Callable[[], Awaitable[object]], place: str, *, read_only: bool) -> AnyTool:
+    return Tool(
+        name=name, fn=body, arguments=_NONE, result_type=Any, read_only=read_only, idempotent=False,
+        takes_operation=False, is_async=True, title=name, step_id=place,
+    )  # fmt: skip
+
+
+def _with_operation(body: Callable[[], Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+    async def call(running: Operation, /, **_arguments: Any) -> object:
+        token = _operation.set(running)
+        try:
+            return await body()
+        finally:
+            _operation.reset(token)
+
+    return call
+
+
+def _call_place(run: _Run, context: RunContext[Any]) -> str:
+    called = context.tool_call_id or ""
+    return run.calls.get(called) or codec.digest(called.encode()).hex()[:12]
+
+
+def _slug(name: str) -> str:
+    return "unit-" + re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
+
+
+def _as_called(context: RunContext[Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments as the model wrote them: the same on every run, in JSON."""
+    for message in reversed(context.messages):
+        for part in message.parts if isinstance(message, ModelResponse) else ():
+            if isinstance(part, ToolCallPart) and part.tool_call_id == context.tool_call_id:
+                return part.args_as_dict()
+    return cast("dict[str, Any]", to_jsonable_python(given, fallback=str))
+
+
+def _is_payload(result: Any) -> bool:
+    """True for what pydantic-ai records of a call; a person's word or a reconciler's is the bare result."""
+    return isinstance(result, dict) and cast("dict[str, Any]", result).get("kind") in _PAYLOADS
+
+
+# --- what an agent is
+
+
+def _function_tools(agent: Agent[Any, Any]) -> list[PydanticTool[Any]]:
+    found: list[PydanticTool[Any]] = []
+
+    def visit(toolset: AbstractToolset[Any]) -> None:
+        if isinstance(toolset, FunctionToolset):
+            found.extend(toolset.tools.values())
+
+    for toolset in agent.toolsets:
+        toolset.apply(visit)
+    return found
+
+
+def _code_version(agent: Agent[Any, Any]) -> str:
+    parts = [str(getattr(agent.model, "model_id", agent.model))]
+    for tool in sorted(_function_tools(agent), key=lambda each: each.name):
+        try:
+            parts.append(inspect.getsource(inspect.unwrap(tool.function)))
+        except (OSError, TypeError):  # made at run time, or only bytecode is installed
+            parts.append(tool.name)
+    return codec.digest("\n".join(parts).encode()).hex()
+
+
+def _output_type(declared: Declared, spec: Any) -> Any:
+    """Return the type of an agent's output, from what pydantic-ai lets one write."""
+    kinds = list(_output_types(spec))
+    if not kinds or any(not _is_type(each) for each in kinds):
+        raise declared.refuse("its output is made by a function: its type is not known. Write: output_type=Report")
+    output = functools.reduce(operator.or_, kinds)
+    try:
+        codec.check_type(output)
+    except codec.NotStorable as error:
+        raise declared.refuse(f"its output of type {output} cannot be stored: {error.why}") from None
+    return output
+
+
+def _output_types(spec: Any) -> Iterator[Any]:
+    if isinstance(spec, ToolOutput):
+        yield from _output_types(spec.output)
+    elif isinstance(spec, NativeOutput | PromptedOutput):
+        yield from _output_types(cast("NativeOutput[Any]", spec).outputs)
+    elif isinstance(spec, list | tuple):
+        for each in cast("Sequence[Any]", spec):
+            yield from _output_types(each)
+    elif spec is not DeferredToolRequests:  # those are answered within the task
+        yield spec
+
+
+def _is_type(spec: Any) -> bool:
+    return isinstance(spec, type) or typing.get_origin(spec) is not None
