@@ -3,6 +3,7 @@
 import functools
 import os
 import time
+from pathlib import Path
 
 import httpx
 
@@ -136,3 +137,22 @@ async def slow(task: Task) -> int:
 async def posts(task: Task) -> list[int]:
     """Two posts, one after the other."""
     return [await task.call(post, "one"), await task.call(post, "two")]
+
+
+@app.tool(read_only=True)
+def read_address(path: str) -> str:
+    """What stands in a file."""
+    return Path(path).read_text()
+
+
+@app.task
+async def letter(task: Task, to: str) -> int:
+    """One mail after a yes; whatever fails ends the task."""
+    return await task.call(send_mail, to)
+
+
+@app.task
+async def look_up(task: Task, path: str) -> str:
+    """Read an address, and post it."""
+    address = await task.call(read_address, path)
+    return f"{address}: {await task.call(post, address)}"

@@ -188,7 +188,7 @@ async def test_a_task_whose_own_code_failed_goes_on_after_a_fix(client: Client) 
         await handle.result(10)
     with pytest.raises(CommandRefused) as caught:
         await client.skip(handle.task_id, "1", "b")
-    assert caught.value.answer.message == f"Step 1 of task {handle.task_id} is completed: its result stands."
+    assert caught.value.answer.message == f'Step 1 of task {handle.task_id} is completed: its result stands: "a"'
     broken.clear()
     assert (await typed("retry", handle.task_id)).exit_code == 0
     assert await handle.result(10) == "a"

@@ -375,7 +375,7 @@ async def test_statements_read_big_tables_only_by_index(pencil: Pencil) -> None:
         "records": "'default', array['t'], true, true", "page": "'default', null, '', array[]::text[], null, null, '{}', 50",
         "plan": "'default', 't', 20", "events": "'default', 't', 1, 1000, 100", "checkpoint": "'default', 't'", "steps": "'default', 't', 0, 1000, 100, 100",
         "operations": "'default', 't', '', '', 1000, 100", "attempts": "'default', 't', '', '', null, null",
-        "words": "'default', 't', array['1']",
+        "words": "'default', 't', array['1'], true", "results": "'default', 't', array['1'], 100, 1000",
         "piece": "'default', 't', 1, true, 0, 10", "final": "'default', 't'", "input": "'default', 't'",
         "command": "'default', 'c'", "command_piece": "'default', 't', 'c', 0, 10", "audit": "'default', 't', 0, 1000, 10",
         "commands": "'default', 't', 0, '', 1000, 100, 10", "recent": "'default', null, '', 60, null, 10",

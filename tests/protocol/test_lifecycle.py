@@ -359,7 +359,8 @@ def test_the_result_of_a_step_stands(status: Status, step: str, command: AnyComm
     before = facts(status, step=step)
     decision = decide(command, before)
     if isinstance(command, Skip) or status is Status.FAILED:
-        assert (decision.code, decision.message) == (Code.STALE, f"Step 4 of task t is {step}: its result stands.")
+        said = f"Step 4 of task t is {step}: its result stands. To see it: outlive show t --all"
+        assert (decision.code, decision.message) == (Code.STALE, said)
     assert untouched(decision, before)
 
 
@@ -440,18 +441,56 @@ def test_a_failed_task_refuses_what_is_for_living_ones(command: AnyCommand, said
     assert untouched(decision, before)
 
 
+# new operations
+
+
+CORRECT = Retry(step_id="4", args={"to": "me"}, by="ann")
+
+
+def step(stands: str | None, name: str = "send_mail", result: str = "", operation: str = "1") -> Facts:
+    """A failed task with a step 4."""
+    return msgspec.structs.replace(facts(Status.FAILED, step=stands), name=name, result=result, operation=operation)
+
+
+def test_a_step_that_failed_is_tried_with_other_arguments() -> None:
+    decision = decide(CORRECT, step("failed"))
+    assert (decision.code, decision.status, decision.wake) == (Code.APPLIED, Status.RUNNING, True)
+    assert decision.message == "Task t goes on from its checkpoint, step 4 with the arguments given by ann."
+
+
 @pytest.mark.parametrize(
-    ("command", "before"),
+    ("before", "code", "said"),
     [
-        (Retry(step_id="4", args={"to": "me"}), facts(Status.FAILED)),
-        (Resolve(operation_id="7:2", verdict="did_not_happen", new_operation=True), facts(Status.PAUSED, LOST)),
+        (step(None), Code.STALE, "Nothing is known of a step 4 of task t that has failed."),
+        (step("completed", result="7"), Code.STALE, "Step 4 of task t is completed: its result stands: 7"),
+        (step("completed"), Code.STALE, "its result stands. To see it: outlive show t --all"),
+        (step("unknown"), Code.STALE, "First have that found out: outlive retry t 4"),
+        (step("failed", "wait_for go"), Code.INVALID, "no call of a tool"),
+        (step("failed", "sleep"), Code.INVALID, "no call of a tool"),
     ],
 )
-def test_new_operations_are_not_made_yet(command: AnyCommand, before: Facts) -> None:
-    decision = decide(command, before)
-    assert decision.code is Code.INVALID
-    assert "not supported in this version; nothing was changed" in decision.message
+def test_nothing_else_is_tried_with_other_arguments(before: Facts, code: Code, said: str) -> None:
+    decision = decide(CORRECT, before)
+    assert decision.code is code
+    assert said in decision.message
     assert untouched(decision, before)
+
+
+def test_an_effect_that_did_not_happen_is_sent_again_under_a_new_key() -> None:
+    decision = decide(msgspec.structs.replace(RESOLVE, new_operation=True), facts(Status.PAUSED, LOST))
+    assert (decision.code, decision.status) == (Code.APPLIED, Status.RUNNING)
+    assert "did not happen, sent again under a new key" in decision.message
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_a_word_on_an_earlier_operation_is_told_the_present_one(*, owned: bool) -> None:
+    asked = msgspec.structs.replace(ASKED, operation_id="2")
+    before = msgspec.structs.replace(facts(Status.RUNNING, asked, owned=owned), operation="2")
+    for command in (APPROVE, REJECT, Resolve(operation_id="4:1", verdict="give_up")):
+        decision = decide(command, before)
+        assert decision.code is Code.STALE
+        assert "the current operation of step 4 is 4:2" in decision.message
+        assert untouched(decision, before)
 
 
 # what holds whatever comes

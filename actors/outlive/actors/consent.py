@@ -52,7 +52,7 @@ class Consented(ToolStep[R]):
         if self.attempt > 1 and self.flow.history.attempt(self.step_id, self.operation_id)[1] is not None:
             return  # another worker's attempt used the yes, and this one was set by it
         part = self.flow.history.parts.pop(self.step_id, None)
-        if part is not None and part.digest == self.digest:
+        if part is not None and part.digest == self.payload:
             self._take(part)
             return
         self._as_before()
@@ -61,7 +61,7 @@ class Consented(ToolStep[R]):
     @property
     def asks(self) -> bool:
         """True when this call, if it began now, would wait for a yes."""
-        return self.tool.needs_approval(self.bound) and self.digest not in self.flow.history.refusals
+        return self.tool.needs_approval(self.bound) and self.payload not in self.flow.history.refusals
 
     def _take(self, part: Part) -> None:
         """Take this call's part of an answer to several."""
@@ -83,6 +83,9 @@ class Consented(ToolStep[R]):
             if letter is None:
                 raise self._refused(None, "expired", f"nobody said yes to {self._title()} in time")
             command = read_command(letter)
+            if not self._about_this(command):
+                self._pass_over(letter, "it is about another operation of the step")
+                continue
             if isinstance(command, Reject):
                 why = f": {command.reason}" if command.reason else ""
                 raise self._refused(letter, "refused", f"{self._title()} was refused by {letter.by or 'a person'}{why}")
@@ -93,7 +96,7 @@ class Consented(ToolStep[R]):
 
     def _as_before(self) -> None:
         """Refuse a call to which a person has said no already, unless a person wants it tried again."""
-        earlier = self.flow.history.refusals.get(self.digest)
+        earlier = self.flow.history.refusals.get(self.payload)
         if earlier is not None and not self.flow.history.tried_again(self.step_id):
             raise self._refused(None, "refused", f"{earlier[1]} (asked by step {earlier[0]})")
 
@@ -116,7 +119,7 @@ class Consented(ToolStep[R]):
         note = None
         if not expired:
             note = (REJECTED + message)[:500]
-            self.flow.history.refusals.setdefault(self.digest, (self.step_id, message))
+            self.flow.history.refusals.setdefault(self.payload, (self.step_id, message))
         self._settle("failed")
         row = self._row("failed", arguments=self.encoded, ended=self.flow.world.clock.now())
         self.flow.write(
@@ -168,6 +171,11 @@ class Consented(ToolStep[R]):
             record.attention = (flow.status, message[:500], list(flow.standing), flow.world.clock.now())
         flow.write(record)
 
+    def _about_this(self, command: object) -> bool:
+        """True unless a person's word is about another operation of the step: letters are kept by step."""
+        named = getattr(command, "operation_id", None)
+        return named is None or keys.split_operation(named) == (self.step_id, self.operation_id)
+
     @property
     def _named(self) -> str:
         return f"{self.flow.claim.task_id} {keys.short(self.step_id, self.operation_id)}"
@@ -175,7 +183,7 @@ class Consented(ToolStep[R]):
     def _reason(self, code: ReasonCode, do: str, message: str, until: Any) -> Reason:
         return Reason(
             reason=code, since=self.flow.world.clock.now(), do=do, message=message, step_id=self.step_id,
-            operation_id=self.operation_id, until=until, digest=self.digest.hex(),
+            operation_id=self.operation_id, until=until, digest=self.payload.hex(),
         )  # fmt: skip
 
     def row(self, status: str, *, ended: datetime | None = None) -> OperationRow:

@@ -23,7 +23,7 @@ from outlive.actors.step import failure_of, given_up
 from outlive.actors.threads import Late
 from outlive.actors.unique import Found, Unique
 from outlive.infra import failpoints
-from outlive.infra.claims import Attempt, Mail
+from outlive.infra.claims import Attempt, Mail, StoredOperation
 from outlive.infra.clerk import read_command
 from outlive.infra.records import AttemptRow, OperationRow, Record
 from outlive.protocol import backoff, codec, paths
@@ -73,16 +73,19 @@ class Effect(Unique[R]):
             self._looked_up = True
             await self._look_up_first()
         lost = self._lost or self._left_open() or self._forgotten()
+        operation_id = self.operation_id
         self.attempt = lost.attempt if lost is not None else self.attempt - 1  # until there will be another one
         found = await self._outlived()
-        if found is None and lost is not None and (found := await self._find_out(lost)) is None:
-            await self._not_happened()
-            found = await self._outlived(for_good=not self.tool.idempotent)
-            self._began = self.flow.world.clock.now()
+        if found is None and lost is not None:
+            found = await self._find_out(lost)
+            if found is None and self.operation_id == operation_id:
+                await self._not_happened()
+                found = await self._outlived(for_good=not self.tool.idempotent)
+                self._began = self.flow.world.clock.now()
         if found is not None:
             return found
         self.attempt += 1
-        if lost is None:
+        if lost is None or self.operation_id != operation_id:
             if (same := await self.identify()) is not None:
                 return same
             await self.consent()
@@ -97,6 +100,10 @@ class Effect(Unique[R]):
         After the grace it is taken to hang, and the path of a lost answer is gone without it; `for_good`: waits on.
         """
         threads = self.flow.world.threads
+        for number in range(1, int(self.operation_id)):  # earlier operations of the step: no longer than the grace
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.flow.world.settings.grace):
+                    await threads.ended(self._key(str(number)))
         if threads.runs(self.key):
             self.flow.outlived.add(self.key)
             if for_good:
@@ -139,7 +146,7 @@ class Effect(Unique[R]):
     def _left_open(self) -> Lost | None:
         """Look for an attempt that began in another incarnation, and record that it was lost with its worker."""
         before = self.flow.history.latest(self.step_id)
-        if self._looked_back or before is None or before.status not in _UNDECIDED:
+        if self._looked_back or not isinstance(before, StoredOperation) or before.status not in _UNDECIDED:
             return None
         self._looked_back = True
         deadline = before.deadline or before.started_at + timedelta(seconds=self.tool.timeout)
@@ -351,10 +358,15 @@ class Effect(Unique[R]):
         while True:
             letter = await self.flow.consult(self.step_id, reason, asked)
             command = read_command(letter) if letter is not None else None
-            if letter is None or not isinstance(command, Resolve):
+            if letter is None or not isinstance(command, Resolve) or not self._about_this(command):
                 self._pass_over(letter, "it does not say what became of the effect")
                 continue
             try:
+                if (
+                    command.new_operation
+                    and (found := await self._outlived(for_good=not self.tool.idempotent)) is not None
+                ):
+                    return found
                 return self._resolved(command, letter)
             except codec.NotStorable as error:
                 self._pass_over(letter, f"its result does not fit: {error}")
@@ -368,11 +380,30 @@ class Effect(Unique[R]):
                 return self._had_happened(value, f"{by} says that it had happened", letter)
             case "happened_result_lost":
                 raise self._ended(f"it happened, says {by}; its result is lost", "ResultLost", letter, "succeeded")
+            case "did_not_happen" if command.new_operation:
+                self._renew(by, letter)
+                return None
             case "did_not_happen":
                 self._tell(f"{self._title()}: {by} says that it did not happen. Sent again.", letter=letter)
                 return None
             case _:
                 raise self._ended(f"given up by {by}", "GivenUp", letter, "unknown")
+
+    def _renew(self, by: str, letter: Mail) -> None:
+        """Leave the operation as what a person says of it, and begin the next one: the same arguments, another key."""
+        now = self.flow.world.clock.now()
+        self._settle("failed")
+        renewed = self.flow.history.renew(self.step_id, self.tool.name, self.encoded)
+        over = self._row("failed", ended=now)._replace(note=f"did not happen, says {by}")
+        message = f"{self._title()}: {by} says that it did not happen. Sent as {self.step_id}:{renewed.operation_id}."
+        self.flow.write(
+            Record(
+                facts=(self._fact("unknown", message[:500], **pos(letter)),), operations=(over, renewed.row(now)),
+                answers=taken(letter), current_step=self.step_id,
+            )
+        )  # fmt: skip
+        self.operation_id, self.attempt, self._began, self._first_began = renewed.operation_id, 0, now, now
+        self._if_not, self._looked_up, self._agreed = None, False, False
 
     # --- ends without a call
 

@@ -43,6 +43,23 @@ class Part(NamedTuple):
     message: str  # of a no
 
 
+class Renewed(NamedTuple):
+    """An operation that a person has begun: other arguments, or the same under a new key. Nothing of it was sent yet."""
+
+    step_id: str
+    operation_id: str
+    name: str
+    digest: bytes
+    arguments: bytes
+    status: str = "prepared"
+
+    def row(self, at: datetime) -> OperationRow:
+        """Return its row in the ledger."""
+        return OperationRow(
+            self.step_id, self.operation_id, self.name, self.status, 0, self.digest, codec.CODEC_JSON, self.arguments, at
+        )  # fmt: skip
+
+
 def call_text(name: str, arguments: bytes, order: Sequence[str] = ()) -> str:
     """Show a call as a person would write it, cut to a line; `arguments` as stored, `order` as declared."""
     values: dict[str, msgspec.Raw] = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
@@ -81,7 +98,7 @@ class History:
         self.operations: dict[tuple[str, str], StoredOperation] = {
             (operation.step_id, operation.operation_id): operation for operation in claimed.operations
         }
-        self._latest: dict[str, StoredOperation] = {}
+        self._latest: dict[str, StoredOperation | Renewed] = {}
         self._attempts: dict[tuple[str, str], StoredAttempt] = {}
         self.signals: defaultdict[str, deque[Mail]] = defaultdict(deque)
         self.child_ends: dict[str, Mail] = {}
@@ -131,6 +148,8 @@ class History:
                 self.waits.pop(fact.step_id, None)
                 self.begun.pop(fact.step_id, None)
             elif fact.status == "waiting":
+                if fact.inbox_pos is not None and fact.arguments is not None:  # given by a person
+                    self.renew(fact.step_id, fact.name, fact.arguments)  # (those of an effect stand in the ledger too)
                 self.waits[fact.step_id] = fact
                 self.done.pop(fact.step_id, None)  # a person has it tried again
             elif fact.status == "started":
@@ -155,10 +174,6 @@ class History:
         """True when anything is stored of the step at this place."""
         return self.known(step_id) is not None
 
-    def ended(self, step_id: str) -> str | None:
-        """How a step ended, if it has."""
-        return self.done[step_id].status if step_id in self.done else None
-
     @property
     def kept(self) -> int:
         """How many steps are done."""
@@ -167,10 +182,11 @@ class History:
     @property
     def open_operations(self) -> list[StoredOperation]:
         """Operations that were begun and are not known to have ended; their steps run again."""
-        return [o for o in self._latest.values() if o.status in {"started", "unknown"} and o.step_id not in self.done]
+        latest = (operation for operation in self._latest.values() if isinstance(operation, StoredOperation))
+        return [o for o in latest if o.status in {"started", "unknown"} and o.step_id not in self.done]
 
-    def latest(self, step_id: str) -> StoredOperation | None:
-        """A step's operation with the greatest number: what is, or was last, to be sent."""
+    def latest(self, step_id: str) -> StoredOperation | Renewed | None:
+        """A step's operation with the greatest number: what is, or was last, to be sent. Of a read-only one: a person's."""
         return self._latest.get(step_id)
 
     def tried_again(self, step_id: str) -> bool:
@@ -180,6 +196,14 @@ class History:
     def waits_itself(self, step_id: str) -> bool:
         """True when the step is known to wait, and no person has it tried again."""
         return step_id in self.waits and self.waits[step_id].body is None
+
+    def renew(self, step_id: str, name: str, arguments: bytes) -> Renewed:
+        """Begin a step's next operation."""
+        before = self._latest.get(step_id)
+        number = 2 if before is None else _number(before) + 1
+        digest = codec.digest(name.encode(), arguments)
+        renewed = self._latest[step_id] = Renewed(step_id, str(number), name, digest, arguments)
+        return renewed
 
     def attempt(self, step_id: str, operation_id: str) -> tuple[int, datetime | None]:
         """The number of an operation's last attempt that ended badly (0: none), and until when its step waits."""
@@ -193,7 +217,7 @@ class History:
         self.unvisited.clear()
 
 
-def _number(operation: StoredOperation) -> int:
+def _number(operation: StoredOperation | Renewed) -> int:
     return int(operation.operation_id) if operation.operation_id.isdecimal() else 0
 
 

@@ -6,18 +6,22 @@ part of the task's own line of records, and what it leaves for the function is p
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any, Final
 
 from outlive.actors.flow import Flow, Stopped
 from outlive.actors.history import TRIED_AGAIN, refused
 from outlive.actors.waiting import signal_value
 from outlive.infra import happenings
-from outlive.infra.claims import Mail
-from outlive.infra.clerk import answered, decided, is_word, read_command
-from outlive.infra.records import AnswerRow, Fact, Record, Said, State
+from outlive.infra.claims import Mail, StoredFact, StoredOperation
+from outlive.infra.clerk import answered, corrected, decided, is_word, read_command
+from outlive.infra.records import AnswerRow, Fact, OperationRow, Record, Said, State
 from outlive.protocol import codec, lifecycle
 from outlive.protocol.answers import Code
 from outlive.protocol.commands import AnyCommand, ChildEnded, EditPlan, Internal, Signal, Skip
 from outlive.protocol.events import StepStatus
+
+SHOWN: Final = 500
+"""Bytes of arguments and results that are shown in sentences."""
 
 
 class Mailbox:
@@ -81,10 +85,13 @@ class Mailbox:
                 known.decode(signal_value(letter))
             except codec.NotStorable as error:
                 return self._invalid(f"signal {command.name} takes another type: {error}. Nothing was changed.")
+        step_id, history = letter.name or "", self._flow.history
+        done, latest = history.done.get(step_id), history.latest(step_id)
         facts = lifecycle.Facts(
             task_id=self._flow.claim.task_id, status=self._flow.status, reasons=self._flow.standing, owned=True, started=True,
-            cancelling=self._flow.cancelling, step=self._flow.history.ended(letter.name or ""),
-            answered=self._answered.get(letter.name or "", ""), plans=self._flow.kind.plans,
+            cancelling=self._flow.cancelling, step=done and done.status, name=done.name if done else "",
+            result=_short_result(done), operation=latest.operation_id if latest else "",
+            answered=self._answered.get(step_id, ""), plans=self._flow.kind.plans,
             plan_version=self._flow.plan_version,
         )  # fmt: skip
         return lifecycle.apply(facts, command, now=now)
@@ -116,8 +123,10 @@ class Mailbox:
         elif letter.verb == "signal" and letter.name is not None:
             self._flow.history.signals[letter.name].append(letter)
             self._flow.signalled(letter.name)
-        elif letter.verb in {"retry", "skip"}:
-            self._settle(letter)
+        elif letter.verb == "retry":
+            self._try_again(letter)
+        elif letter.verb == "skip":
+            self._give_result(letter)
         elif letter.verb == "edit_plan":
             command = read_command(letter)
             assert isinstance(command, EditPlan)
@@ -126,29 +135,58 @@ class Mailbox:
             self._flow.history.child_ends[letter.name] = letter
             self._flow.child_ended(letter.name)
 
-    def _settle(self, letter: Mail) -> None:
-        """A person has a step tried again, or gives it a result: from here on the history says so."""
-        command, history = read_command(letter), self._flow.history
+    def _try_again(self, letter: Mail) -> None:
+        """A person has a step tried again, perhaps with other arguments: from here on the history says so."""
+        history, answer = self._flow.history, AnswerRow(letter.pos, taken=True)
         known = history.known(letter.name or "")
-        taken = (AnswerRow(letter.pos, taken=True),)
         if known is None:
-            self._flow.write(Record(answers=taken))  # the function itself failed: it simply runs again
+            self._flow.write(Record(answers=(answer,)))  # the function itself failed: it simply runs again
             return
-        by = letter.by or "a person"
-        if isinstance(command, Skip):
-            body: bytes | None = codec.encode(command.result)
-            status: StepStatus = "completed"
-            message = f"{by} gave it this result: not run"
-        else:
-            body, status, message = TRIED_AGAIN, "waiting", f"{by} has it tried again"
-        fact = happenings.step(
-            self._flow.claim, self._flow.world.clock.now(), known.step_id, known.name, status, f"{known.name}: {message}", digest=known.digest,
-            attempt=known.attempt, body=body, inbox_pos=letter.pos, item=known.item,
-        )  # fmt: skip
+        message = f"{known.name}: {letter.by or 'a person'} has it tried again"
+        operations: tuple[OperationRow, ...] = ()
+        if (arguments := corrected(letter)) is not None:
+            before = history.latest(known.step_id) or known
+            renewed = history.renew(known.step_id, known.name, arguments)
+            if isinstance(before, StoredOperation):  # an effect: what is sent under the new key stands in the ledger
+                note = f"arguments corrected by {letter.by or 'a person'}"
+                operations = (renewed.row(self._flow.world.clock.now())._replace(note=note),)
+            was, now = _shown(before.arguments), _shown(arguments)
+            message = f"{message} as {renewed.step_id}:{renewed.operation_id}, with {now} instead of {was}"
+            answer = answer._replace(who=letter.by or "unknown", what="correct", before=was, after=now)
+        fact = self._moved(known, "waiting", message, letter, body=TRIED_AGAIN, arguments=arguments)
         state = self._flow.withdraw(known.step_id)
-        record = Record(facts=(fact,), answers=taken, steps=int(status == "completed"), state=state)
+        self._flow.write(Record(facts=(fact,), operations=operations, answers=(answer,), state=state))
+        history.replace(known._replace(seq=fact.seq, status="waiting", body=TRIED_AGAIN, inbox_pos=None))
+
+    def _give_result(self, letter: Mail) -> None:
+        """A person gives a step its result: from here on the history has it."""
+        command, history, answer = read_command(letter), self._flow.history, AnswerRow(letter.pos, taken=True)
+        known = history.known(letter.name or "")
+        if known is None or not isinstance(command, Skip):
+            self._flow.write(Record(answers=(answer,)))
+            return
+        body = codec.encode(command.result)
+        message = f"{known.name}: {letter.by or 'a person'} gave it this result: not run"
+        fact = self._moved(known, "completed", message, letter, body=body)
+        record = Record(facts=(fact,), answers=(answer,), steps=1, state=self._flow.withdraw(known.step_id))
         asked = history.latest(known.step_id)
-        if status == "completed" and asked is not None and asked.status == "awaiting_approval":
+        if isinstance(asked, StoredOperation) and asked.status in {"prepared", "awaiting_approval"}:
             record.operations = (refused(asked, self._flow.world.clock.now()),)  # it will never be sent
         self._flow.write(record)
-        history.replace(known._replace(seq=fact.seq, status=status, body=body))
+        history.replace(known._replace(seq=fact.seq, status="completed", body=body))
+
+    def _moved(self, known: StoredFact, status: StepStatus, message: str, letter: Mail, **more: Any) -> Fact:
+        """Return the fact that a letter has moved a step."""
+        return happenings.step(
+            self._flow.claim, self._flow.world.clock.now(), known.step_id, known.name, status, message[:1500],
+            digest=known.digest, attempt=known.attempt, inbox_pos=letter.pos, item=known.item, **more,
+        )  # fmt: skip
+
+
+def _short_result(done: StoredFact | None) -> str:
+    body = done.body if done is not None and done.status == "completed" else None
+    return body.decode() if body is not None and len(body) <= SHOWN else ""
+
+
+def _shown(arguments: bytes | None) -> str:
+    return "other arguments" if arguments is None else arguments[:SHOWN].decode(errors="replace")

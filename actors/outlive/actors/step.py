@@ -22,7 +22,7 @@ from outlive.infra import failpoints, happenings
 from outlive.infra.claims import Attempt, StoredFact
 from outlive.infra.records import AttemptRow, OperationRow, Record, State
 from outlive.protocol import codec, keys
-from outlive.protocol.errors import StepFailed
+from outlive.protocol.errors import InvalidArguments, StepFailed
 from outlive.protocol.operations import ErrorClass
 from outlive.protocol.task import Failure, Reason, ReasonCode
 from outlive.protocol.tools import AnyTool, Operation
@@ -106,6 +106,7 @@ class ToolStep(Limited, Generic[R]):
         "flow",
         "item",
         "operation_id",
+        "payload",
         "step_id",
         "tool",
     )
@@ -119,7 +120,10 @@ class ToolStep(Limited, Generic[R]):
         self.bound = bound
         self.encoded = tool.encode_arguments(bound)
         self.digest = tool.digest(self.encoded)
-        self.operation_id = OPERATION  # of the operation that is to be sent; a person may have begun another one
+        self.operation_id = OPERATION  # of what is sent: a person may have begun another one ...
+        self.payload = (
+            self.digest
+        )  # ... with other arguments, which this names; the step is recognised by what is called
         self.attempt = 0
         self._first_began: datetime | None = None
         self._token = None
@@ -176,8 +180,8 @@ class ToolStep(Limited, Generic[R]):
             flow.leave(self.step_id)
 
     async def _attempts(self) -> R:
-        if (latest := self.flow.history.latest(self.step_id)) is not None:
-            self.operation_id = latest.operation_id
+        self._began = self.flow.world.clock.now()
+        self._go_by_the_latest()
         self.attempt, wait_until = self.flow.history.attempt(self.step_id, self.operation_id)
         if wait_until is not None:
             await self._wait(wait_until)
@@ -204,6 +208,39 @@ class ToolStep(Limited, Generic[R]):
                 took = int((asyncio.get_running_loop().time() - started) * 1e6)
                 await self._complete(body, took, self.told(value))
                 return value  # type: ignore[no-any-return]  # packed by the tool's declared type
+
+    def _go_by_the_latest(self) -> None:
+        """Take up the step's latest operation: its number, and the arguments that a person has given it.
+
+        Raises:
+            StepFailed: those arguments do not fit.
+            Stopped: its key belongs to another payload than would be sent now.
+        """
+        latest = self.flow.history.latest(self.step_id)
+        if latest is None:
+            return
+        self.operation_id = latest.operation_id
+        if latest.operation_id != OPERATION:
+            try:
+                self.bound = self.tool.decode_arguments(latest.arguments)
+            except Exception as error:  # a user's own type may raise anything
+                if latest.status == "prepared":
+                    raise self._fail(
+                        InvalidArguments(f"the arguments given do not fit: {error}"), called=False
+                    ) from error
+                raise self._foreign(f"with arguments that {self.tool.name} does not take any more: {error}") from error
+            self.encoded = latest.arguments
+            self.payload = self.tool.digest(latest.arguments)
+        if latest.digest != self.payload:
+            raise self._foreign("with other arguments than would be sent under its key now")
+
+    def _foreign(self, how: str) -> Stopped:
+        """Send nothing under a key that stands for something else."""
+        return self.flow.outdated(
+            self.step_id,
+            f"Operation {self.step_id}:{self.operation_id} was begun {how}. Nothing was sent. Deploy the old code, or: "
+            f"outlive cancel {self.flow.claim.task_id}",
+        )
 
     async def follow(self, reaction: Reaction, error: BaseException) -> None:
         """Wait for the next attempt. Raises what ends the step: `StepFailed`, or a pause for a person."""
@@ -277,8 +314,11 @@ class ToolStep(Limited, Generic[R]):
     @property
     def key(self) -> str:
         """The idempotency key: the same on every attempt and after every crash."""
+        return self._key(self.operation_id)
+
+    def _key(self, operation_id: str) -> str:
         claim = self.flow.claim
-        return keys.operation_key(claim.tenant, claim.task_id, self.step_id, self.operation_id)
+        return keys.operation_key(claim.tenant, claim.task_id, self.step_id, operation_id)
 
     def _operation(self) -> Operation:
         loop = asyncio.get_running_loop()
@@ -331,15 +371,16 @@ class ToolStep(Limited, Generic[R]):
             flow.write(record)
             await flow.room()
 
-    def _fail(self, error: BaseException) -> StepFailed:
+    def _fail(self, error: BaseException, *, called: bool = True) -> StepFailed:
         """Record that the step failed for good; returns what is raised now and on every resume."""
+        attempts = (self._attempted(self.error_class(error), failure_of(error).message),) if called else ()
         failure = failure_of(error, self.step_id, self.error_class(error))
         message = f"{self._title()} failed: {failure.type}: {failure.message}"[:500]
         self.flow.write(
             Record(
                 facts=(self._fact("failed", message, body=codec.encode(failure)),), steps=1,
-                operations=self.after_error(error), attempts=(self._attempted(self.error_class(error), failure.message),),
-                current_step=self.step_id, point="outcome",
+                operations=self.after_error(error), attempts=attempts, current_step=self.step_id,
+                point="outcome",
             )
         )  # fmt: skip
         return StepFailed(failure)
@@ -429,7 +470,7 @@ class ToolStep(Limited, Generic[R]):
     ) -> OperationRow:
         deadline = deadline or self._began + timedelta(seconds=self.tool.timeout)
         return OperationRow(
-            self.step_id, self.operation_id, self.tool.name, status, self.attempt, self.digest, codec.CODEC_JSON, arguments,
+            self.step_id, self.operation_id, self.tool.name, status, self.attempt, self.payload, codec.CODEC_JSON, arguments,
             self._began, deadline, ended,
         )  # fmt: skip
 

@@ -56,7 +56,7 @@ class Unique(Consented[R]):
             return None
         flow, pause = self.flow, _FIRST_LOOK
         scope = flow.claim.task_id if self.tool.unique_within == "task" else ""
-        wanted = Name(self.tool.name, scope, action, self.step_id, self.operation_id, self.digest)
+        wanted = Name(self.tool.name, scope, action, self.step_id, self.operation_id, self.payload)
         while True:
             await flow.flushed()  # whoever comes second sees what this step did before
             holder = await flow.world.identities.claim(flow.claim, wanted, self._heed())
@@ -64,7 +64,7 @@ class Unique(Consented[R]):
                 case "under_way":
                     await self._wait_for(holder, pause)
                     pause = min(pause * 2, _LAST_LOOK)
-                case "happened" if holder.digest == self.digest:
+                case "happened" if holder.digest == self.payload:
                     try:
                         return self._same_as(holder)
                     except codec.NotStorable:

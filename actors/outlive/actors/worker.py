@@ -268,7 +268,7 @@ class Worker:
     async def _run_clerk(self, status: anyio.abc.TaskStatus[None]) -> None:
         self.clerk = Clerk(
             str(self.settings.postgres_dsn), self.incarnation, self.clock, self._announcer, committed=self._committed,
-            left=self.relay.left, told=self._told, poll=self.settings.poll,
+            left=self.relay.left, told=self._told, misfit=self._misfit, poll=self.settings.poll,
         )  # fmt: skip
         status.started()
         await self.clerk.run()
@@ -363,6 +363,16 @@ class Worker:
         return problems
 
     # --- what services tell each other
+
+    def _misfit(self, kind: str, tool: str, arguments: bytes) -> str:
+        """Say why arguments do not fit a tool of ours; of another app's, the step itself will tell."""
+        known = self.app.tools.get(tool) if kind in self._kinds else None
+        try:
+            if known is not None:
+                known.decode_arguments(arguments)
+        except Exception as error:  # noqa: BLE001  # a user's own type may raise anything
+            return str(error)
+        return ""
 
     def _committed(self, claim: Claim, records: Sequence[Record]) -> None:
         """A batch is durable: publish its events, send its answers, note its timers."""

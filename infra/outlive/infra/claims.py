@@ -32,6 +32,7 @@ class StoredFact(NamedTuple):
     body: bytes | None
     arguments: bytes | None
     item: str | None = None
+    inbox_pos: int | None = None
 
 
 class StoredOperation(NamedTuple):
@@ -240,7 +241,7 @@ def _fact(to: Claimed, row: Any) -> None:
     to.facts.append(
         StoredFact(
             row["num"], row["name"], row["step_id"] or "", row["label"], row["status"], row["digest"], row["attempt"] or 1,
-            row["at"], row["body"], row["arguments"], row["note"],
+            row["at"], row["body"], row["arguments"], row["note"], row["pos"],
         )
     )  # fmt: skip
 

@@ -28,6 +28,7 @@ from outlive.protocol.task import FINAL, Reason, ReasonCode, Status
 
 BATCH: Final = 200
 _RECONNECT: Final = 0.2
+_UNKNOWN: Final = dict.fromkeys(("status", "name", "result", "operation_id"))
 _SAID: Final = {"approve": "approved", "reject": "rejected", "resolve": "resolved", "signal": "answered"}
 CANCELLED_BY_PARENT: Final = "the parent was cancelled"
 
@@ -43,6 +44,18 @@ def read_command(mail: Mail) -> AnyCommand | Internal | str:
     except msgspec.ValidationError as error:
         return f"{mail.verb} is not understood: {error}"
     return command
+
+
+class _Retry(msgspec.Struct):
+    args: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def corrected(letter: Mail) -> bytes | None:
+    """Return the arguments that a retry gives a step, as they will be stored: every digit as it came. None: it gives none."""
+    if letter.verb != "retry":
+        return None
+    args = bytes(msgspec.json.decode(letter.body, type=_Retry).args)
+    return None if args == b"null" else codec.canonical(codec.plain(args))
 
 
 def decided(letter: Mail, decision: Decision, before: Status) -> AnswerRow:
@@ -98,6 +111,7 @@ class Clerk:
         incarnation: of this worker: owns a task for the length of a transaction.
         committed: as for the journal.
         left: told of each task let go, after `committed`.
+        misfit: says why arguments do not fit the tool of a kind, given its name; empty where they do, or nobody here knows.
     """
 
     def __init__(
@@ -110,11 +124,12 @@ class Clerk:
         committed: Callable[[Claim, list[Record]], None],
         left: Callable[[Claim], None],
         told: Callable[[Sequence[tuple[str, str, uuid.UUID | None]]], None],
+        misfit: Callable[[str, str, bytes], str] = lambda _kind, _tool, _arguments: "",
         poll: float = 1.0,
     ) -> None:
         """See the class."""
         self._dsn, self._incarnation, self._clock, self._announcer = dsn, incarnation, clock, announcer
-        self._committed, self._left, self._told, self._poll = committed, left, told, poll
+        self._committed, self._left, self._told, self._misfit, self._poll = committed, left, told, misfit, poll
         self._sql = sql.load("clerk")
         self._journal_sql = sql.load("journal")
         self._work = asyncio.Event()
@@ -160,7 +175,7 @@ class Clerk:
             rows = await link.connection.fetch(self._sql["take"], self._incarnation, BATCH)
             if not rows:
                 return 0
-            cases = [Case(_taken(row), row["due_at"], row["ended_at"]) for row in rows]
+            cases = [Case(_taken(row), row["due_at"], row["ended_at"], self._misfit) for row in rows]
             mail = await Claims(link.connection, self._incarnation, []).mail([case.claim for case in cases])
             await self._effects(link, cases)
             await self._about(link, cases, mail)
@@ -207,7 +222,7 @@ class Clerk:
         by_key = {case.claim.key: case for case, _ in named}
         for row in rows:
             case = by_key[row["tenant"], row["task_id"]]
-            case.steps[row["step_id"]] = row["status"]
+            case.steps[row["step_id"]] = row
             if row["verb"] is not None:
                 case.answered[row["step_id"]] = answered(row["verb"], row["by"], row["decided_at"])
 
@@ -289,14 +304,20 @@ def _child_ended(row: Any, result: bytes | None) -> bytes:
 class Case:
     """One task on the clerk's desk: its state, moved by each letter."""
 
-    def __init__(self, task: Claimed, due_at: datetime | None, ended_at: datetime | None) -> None:
+    def __init__(
+        self,
+        task: Claimed,
+        due_at: datetime | None,
+        ended_at: datetime | None,
+        misfit: Callable[[str, str, bytes], str],
+    ) -> None:
         """Begin with what the table says."""
         self.claim = task.claim
         self.status = Status(task.status)
         self.reasons = read_reasons(task.reasons)
         self.cancelling = task.cancelling
         self.effects: list[tuple[str, str, str]] = []
-        self.steps: dict[str, str | None] = {}  # how the steps ended that letters name
+        self.steps: dict[str, Any] = {}  # how the steps stand that letters name
         self.answered: dict[str, str] = {}  # who answered what was asked about a step
         self.answers: list[tuple[str, Code, str]] = []
         self.caught_up = task.claim.published == task.claim.last_seq  # else the sweep publishes, in order
@@ -306,6 +327,7 @@ class Case:
         self._plan_total: int | None = None  # of a new plan
         self._started = task.code_version is not None  # its first record says by which code
         self._ended_at = ended_at
+        self._misfit = misfit
         self._due_at = due_at
         self._facts: list[Fact] = []
         self._rows: list[AnswerRow] = []
@@ -316,7 +338,7 @@ class Case:
         self._applied = letter.pos
         command = read_command(letter)
         before = self.status
-        decision = self._apply(command, letter.name or "", now)
+        decision = self._apply(command, letter, now)
         if decision.ok and is_word(letter):
             self.answered[letter.name or ""] = answered(letter.verb, letter.by, now)
         self.answers.append((letter.command_id, decision.code, decision.message))
@@ -334,18 +356,26 @@ class Case:
         self._move(decision, letter, now)
         self._rows.append(decided(letter, decision, before))
 
-    def _apply(self, command: AnyCommand | Internal | str, name: str, now: datetime) -> Decision:
+    def _apply(self, command: AnyCommand | Internal | str, letter: Mail, now: datetime) -> Decision:
         if isinstance(command, str):
-            return Decision(
-                code=Code.INVALID, message=command, status=self.status, reasons=self.reasons,
-                cancelling=self.cancelling,
-            )  # fmt: skip
+            return self._invalid(command)
+        step = self.steps.get(letter.name or "") or _UNKNOWN
         facts = Facts(
             task_id=self.claim.task_id, status=self.status, reasons=self.reasons, started=self._started,
-            cancelling=self.cancelling, ended_at=self._ended_at, step=self.steps.get(name),
-            answered=self.answered.get(name, ""), plans=self._plans, plan_version=self._plan_version,
+            cancelling=self.cancelling, ended_at=self._ended_at, step=step["status"], name=step["name"] or "",
+            result=(step["result"] or b"").decode(), operation=step["operation_id"] or "",
+            answered=self.answered.get(letter.name or "", ""), plans=self._plans, plan_version=self._plan_version,
         )  # fmt: skip
-        return lifecycle.apply(facts, command, now=now)
+        decision = lifecycle.apply(facts, command, now=now)
+        arguments = corrected(letter) if decision.ok else None
+        if arguments is not None and (why := self._misfit(self.claim.kind, facts.name, arguments)):
+            return self._invalid(f"The arguments do not fit: {why}. Nothing was changed.")
+        return decision
+
+    def _invalid(self, message: str) -> Decision:
+        return Decision(
+            code=Code.INVALID, message=message, status=self.status, reasons=self.reasons, cancelling=self.cancelling
+        )
 
     def _move(self, decision: Decision, letter: Mail, now: datetime) -> None:
         if decision.wake:

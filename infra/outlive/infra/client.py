@@ -365,7 +365,7 @@ class Client:
         Args:
             task_id: the task.
             step_id: the step that failed; without one the task's own function failed.
-            args: corrected arguments of the step by name: sent under a new key.
+            args: all arguments of the step by name, corrected: sent under a new key.
         """
         corrected = None if args is None else _stored(codec.pack(dict(args), dict[str, Any])[0], "args")
         return await self.command(task_id, Retry(step_id=step_id, args=corrected))

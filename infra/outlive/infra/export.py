@@ -1,9 +1,10 @@
 """All that is stored of one task, piece by piece, each a struct or mapping that becomes one JSON object.
 
 Every piece has one key that says what it is: ``task`` (first, the record with input and result), ``event``, ``step`` (with
-its result), ``operation`` (with its attempts and what people said), ``attempt`` (a bad one of a read-only step), ``command``
-(as it came, with its answer), ``audit``. Events and steps come by number, operations by step, commands by place. Nothing
-is held but one page. Of a running task it is what was stored when each page was read.
+its result), ``operation`` (with its attempts and what people said), ``attempt`` (a bad one of a read-only step), ``word`` (of
+a person who corrected the arguments of a read-only step), ``command`` (as it came, with its answer), ``audit``. Events and
+steps come by number, operations by step, commands by place. Nothing is held but one page. Of a running task it is what
+was stored when each page was read.
 """
 
 from collections.abc import AsyncGenerator
@@ -62,6 +63,9 @@ async def operations(questions: Questions, task_id: str) -> AsyncGenerator[Piece
         for each in page.attempts:
             if (each.step_id, each.operation_id) not in ids:
                 yield {"attempt": each}
+        for said in page.words:
+            if (said.step_id, said.operation_id) not in ids:
+                yield {"word": said}
         after, first = page.after, False
 
 

@@ -4,7 +4,7 @@ Values of users (inputs, arguments, results) are handed on as `msgspec.Raw`: the
 decoded nor encoded again. Pages are cut by bytes where values may be large, so that each fits into one message.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, cast
 
@@ -16,7 +16,7 @@ from outlive.infra.database import Pool
 from outlive.protocol import api
 from outlive.protocol.answers import Answer, Code
 from outlive.protocol.checkpoint import Checkpoint, CompletedStep, PendingStep
-from outlive.protocol.commands import Approve, Reject, Resolve
+from outlive.protocol.commands import Approve, Reject, Resolve, Retry
 from outlive.protocol.keys import operation_key, split_operation
 from outlive.protocol.operations import AttemptRecord, ErrorClass, OperationRecord, OperationStatus, WordRecord
 from outlive.protocol.task import FINAL, Done, Failure, Reason, Status, TaskRecord, Versions
@@ -24,10 +24,13 @@ from outlive.protocol.task import FINAL, Done, Failure, Reason, Status, TaskReco
 UNBOUNDED: Final = 1 << 40
 """Bytes of a page that is not cut."""
 
+RESULT_BYTES: Final = 10_000
+"""Bytes of a result that the ledger shows; longer ones are in the checkpoint alone."""
+
 _ROWS: Final = 10_000
 
 _read_reasons: Final = msgspec.json.Decoder(list[Reason]).decode
-_read_word: Final = msgspec.json.Decoder(Approve | Reject | Resolve).decode
+_read_word: Final = msgspec.json.Decoder(Approve | Reject | Resolve | Retry).decode
 _read_labels: Final = msgspec.json.Decoder(dict[str, str]).decode
 _read_failure: Final = msgspec.json.Decoder(Failure).decode
 
@@ -114,7 +117,7 @@ class Store:
     async def operations(
         self, tenant: str, question: api.Operations, *, limit_bytes: int = UNBOUNDED
     ) -> api.OperationPage:
-        """Return a page of a task's ledger; arguments that alone exceed the page are left out."""
+        """Return a page of a task's ledger, results in up to half as many bytes beside it; what is too large is left out."""
         first = question.after or ("", "")
         rows = await self._pool.fetch(
             self._sql["operations"], tenant, question.task_id, *first, limit_bytes, question.limit
@@ -123,19 +126,33 @@ class Store:
         attempts = await self._pool.fetch(
             self._sql["attempts"], tenant, question.task_id, *first, *(last or (None, None))
         )
+        results = await self._results(tenant, question.task_id, rows, limit_bytes // 2)
         return api.OperationPage(
-            operations=[_operation(tenant, question.task_id, row) for row in rows],
+            operations=[_operation(tenant, question.task_id, row, results) for row in rows],
             attempts=[_attempt(row) for row in attempts],
-            words=await self._words(tenant, question.task_id, rows),
+            words=await self._words(tenant, question.task_id, rows, first=question.after is None),
             after=last,
         )
 
-    async def _words(self, tenant: str, task_id: str, operations: Sequence[asyncpg.Record]) -> list[WordRecord]:
-        steps = sorted({row["step_id"] for row in operations})
-        rows = await self._pool.fetch(self._sql["words"], tenant, task_id, steps) if steps else []
-        words = [_word(row) for row in rows]
+    async def _results(
+        self, tenant: str, task_id: str, operations: Sequence[asyncpg.Record], limit_bytes: int
+    ) -> dict[str, bytes]:
+        steps = [row["step_id"] for row in operations if row["answers"]]
+        if not steps:
+            return {}
+        rows = await self._pool.fetch(self._sql["results"], tenant, task_id, steps, RESULT_BYTES, limit_bytes)
+        return {row["step_id"]: row["body"] for row in rows}
+
+    async def _words(
+        self, tenant: str, task_id: str, operations: Sequence[asyncpg.Record], *, first: bool
+    ) -> list[WordRecord]:
+        """Read what people said of these operations; with the first page also of read-only steps, which have none."""
         shown = {(row["step_id"], row["operation_id"]) for row in operations}
-        return [word for word in words if (word.step_id, word.operation_id) in shown]
+        steps = {step for step, _ in shown}
+        rows = await self._pool.fetch(self._sql["words"], tenant, task_id, sorted(steps), first)
+        return [
+            word for word in _words(rows) if word.step_id not in steps or (word.step_id, word.operation_id) in shown
+        ]
 
     async def events(
         self, tenant: str, task_id: str, from_seq: int = 1, limit_bytes: int = UNBOUNDED
@@ -346,24 +363,39 @@ def _pending(head: asyncpg.Record, arguments: msgspec.Raw | None) -> PendingStep
     )
 
 
-def _operation(tenant: str, task_id: str, row: asyncpg.Record) -> OperationRecord:
+def _operation(tenant: str, task_id: str, row: asyncpg.Record, results: Mapping[str, bytes]) -> OperationRecord:
     return OperationRecord(
         operation_id=row["operation_id"], step_id=row["step_id"],
         key=operation_key(tenant, task_id, row["step_id"], row["operation_id"]), name=row["name"],
         status=OperationStatus(row["status"]), digest=row["digest"].hex(), attempts=row["attempt"],
         epoch=row["epoch"], started_at=row["started_at"], ended_at=row["ended_at"], arguments=_raw(row["arguments"]),
         note=row["note"], doubt=row["doubt"],
+        result=_raw(results.get(row["step_id"])) if row["answers"] else None,
     )  # fmt: skip
 
 
-def _word(row: asyncpg.Record) -> WordRecord:
-    said = _read_word(row["body"])
-    step_id, operation_id = split_operation(said.operation_id)
-    verdict, reference = (said.verdict, said.reference) if isinstance(said, Resolve) else (None, None)
-    return WordRecord(
-        step_id=step_id, operation_id=operation_id, verb=row["verb"], at=row["decided_at"], by=row["by"],
-        proven=not row["claimed"], reason=said.reason, verdict=verdict, reference=reference,
-    )  # fmt: skip
+def _words(rows: Sequence[asyncpg.Record]) -> Iterator[WordRecord]:
+    """Read the words about some steps, in order: each one that begins an operation gives it the next number."""
+    begun: dict[str, int] = {}
+    for row in rows:
+        said = _read_word(row["body"])
+        fields: dict[str, Any] = {"step_id": row["step_id"]}
+        match said:
+            case Retry(args=None):
+                continue
+            case Retry():
+                number = begun[row["step_id"]] = begun.get(row["step_id"], 1) + 1
+                fields["operation_id"] = str(number)
+            case Resolve():
+                begun[row["step_id"]] = begun.get(row["step_id"], 1) + said.new_operation
+                fields.update(
+                    verdict=said.verdict, reference=said.reference, reason=said.reason, new_operation=said.new_operation
+                )
+            case _:
+                fields["reason"] = said.reason
+        if not isinstance(said, Retry):
+            fields["operation_id"] = split_operation(said.operation_id)[1]
+        yield WordRecord(verb=row["verb"], at=row["decided_at"], by=row["by"], proven=not row["claimed"], **fields)
 
 
 def _attempt(row: asyncpg.Record) -> AttemptRecord:

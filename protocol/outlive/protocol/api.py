@@ -135,11 +135,12 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OperationPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the ledger. Results are in the checkpoint, by step id.
+    """A part of the ledger. Results above 10,000 bytes are in the checkpoint alone, by step id.
 
     Attributes:
         attempts: those of these operations, and of read-only steps between them.
-        words: what people said about these operations, in the order in which it was applied.
+        words: what people said about these operations, in the order in which it was applied; with the first page also
+            of read-only steps whose arguments they corrected.
         after: (step id, operation id) of the last one; null on the last page.
     """
 
@@ -260,7 +261,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the audit trail; `before` and `after` are the task's status, where it matters."""
+    """A line of the audit trail; `before` and `after` are the task's status, of ``correct`` the arguments (cut)."""
 
     id: int
     at: datetime

@@ -119,7 +119,8 @@ class Resolve(Command, frozen=True, kw_only=True, omit_defaults=True, tag="resol
             did_not_happen (it is sent again) | give_up (the step fails, and nothing is sent).
         reason, reference: how the person knows: a sentence, a number in another system.
         result: what the effect returned, with ``happened``.
-        new_operation: with ``did_not_happen``: send it under a new key, for remotes that repeat a stored error.
+        new_operation: with ``did_not_happen``: send it under a new key, for remotes that repeat a stored error. The
+            operation stays in the ledger as failed.
     """
 
     operation_id: OperationName
@@ -141,7 +142,8 @@ class Retry(Command, frozen=True, kw_only=True, omit_defaults=True, tag="retry")
 
     Attributes:
         step_id: the step that failed; without one the task's own function failed.
-        args: corrected arguments by name: a new operation with a new key.
+        args: all arguments by name, corrected: a new operation with a new key, shown to a person again where the tool
+            wants a yes. The step stays what the code calls; only what is sent differs.
     """
 
     step_id: StepId | None = None

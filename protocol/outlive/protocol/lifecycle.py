@@ -50,7 +50,8 @@ RESUMABLE: Final = frozenset({
 ENDED: Final = frozenset({Status.SUCCEEDED, Status.CANCELLED})
 """Final for ever; a failed task may be reopened by a person."""
 
-_NOT_YET: Final = "not supported in this version; nothing was changed"
+_WAITS: Final = frozenset({"sleep", "now", "note"})
+"""Names of steps that call no tool, besides those of several words."""
 
 Stop: TypeAlias = Literal["", "pause", "cancel"]
 """What an actor must do about its flow: go on, stop before the next step, or stop for good."""
@@ -68,7 +69,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         started: a worker has begun it at least once.
         cancelling: a cancel was accepted and is being carried out.
         ended_at: when it reached a final status.
-        step: how the step ended that a retry or skip names: completed, failed, ...; None = it has not, as far as known.
+        step: how the step stands that a command names: completed, failed, waiting, ...; None = nothing is known of it.
+        name: of that step: a tool's, or what it waited for.
+        result: what it returned, as JSON, where it is completed and that is short.
+        operation: the number of its latest operation; "" = it has none, as far as known.
         plans: its plans may be changed by a person, as those of agents.
         plan_version: of its last plan; 0 without one.
         answered: who answered the question before that an approve, reject, resolve or answer is about, as a sentence.
@@ -82,6 +86,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     cancelling: bool = False
     ended_at: datetime | None = None
     step: str | None = None
+    name: str = ""
+    result: str = ""
+    operation: str = ""
     answered: str = ""
     plans: bool = False
     plan_version: int = 0
@@ -254,9 +261,9 @@ def _resolve(facts: Facts, command: Resolve) -> Decision:
     asked = _asked(facts, ReasonCode.OUTCOME_UNKNOWN, command.operation_id)
     if not isinstance(asked, Reason):
         return asked
-    if command.new_operation:
-        return _decide(facts, Code.INVALID, f"A new operation is {_NOT_YET}. Leave new_operation out, or give up.")
     said = command.verdict.replace("_", " ")
+    if command.new_operation:
+        said = f"{said}, sent again under a new key"
     return _answer(facts, (asked,), f"Operation {command.operation_id} is resolved{_by(command.by)}: {said}.")
 
 
@@ -272,6 +279,8 @@ def _asked(facts: Facts, code: ReasonCode, operation_id: str) -> Reason | Decisi
             return reason
     wanted = "an approval" if code is ReasonCode.APPROVAL else "a word on its outcome"
     message = f"Operation {operation_id} of task {facts.task_id} does not wait for {wanted}"
+    if facts.operation not in {"", number}:
+        return _stale(facts, f"{message}: the current operation of step {step} is {step}:{facts.operation}.")
     return _stale(facts, f"{message}{': ' + facts.answered if facts.answered else ''}.")
 
 
@@ -291,9 +300,29 @@ def _retry(facts: Facts, command: Retry) -> Decision:
     if facts.status is not Status.FAILED:
         hint = f" {_wanted(facts.reasons)}" if facts.reasons else ""
         return _illegal(facts, f"Task {facts.task_id} is {facts.status}: only a failed task is retried.{hint}")
-    if command.args is not None:
-        return _decide(facts, Code.INVALID, f"Corrected arguments are {_NOT_YET}. Deploy corrected code, then retry.")
-    return _settled(facts, command.step_id) or _reopen(facts, f"Task {facts.task_id} goes on from its checkpoint.")
+    if (refusal := _settled(facts, command.step_id)) is not None:
+        return refusal
+    if command.args is None:
+        return _reopen(facts, f"Task {facts.task_id} goes on from its checkpoint.")
+    if (refusal := _incorrigible(facts, command.step_id or "")) is not None:
+        return refusal
+    message = f"Task {facts.task_id} goes on from its checkpoint, step {command.step_id} with the arguments given"
+    return _reopen(facts, f"{message}{_by(command.by)}.")
+
+
+def _incorrigible(facts: Facts, step_id: str) -> Decision | None:
+    """Refuse other arguments for what has not failed, or is no call of a tool."""
+    if facts.step is None:
+        return _stale(facts, f"Nothing is known of a step {step_id} of task {facts.task_id} that has failed.")
+    if facts.step != "failed":
+        message = (
+            f"Step {step_id} of task {facts.task_id} is {facts.step}, it has not failed: its effect may have happened"
+        )
+        return _stale(facts, f"{message}. First have that found out: outlive retry {facts.task_id} {step_id}")
+    if " " in facts.name or facts.name in _WAITS:
+        message = f"Step {step_id} of task {facts.task_id} is {facts.name}, no call of a tool: it takes no arguments"
+        return _decide(facts, Code.INVALID, f"{message}. Nothing was changed.")
+    return None
 
 
 def _skip(facts: Facts, command: Skip) -> Decision:
@@ -332,7 +361,9 @@ def _settled(facts: Facts, step_id: str | None) -> Decision | None:
     if step_id is None or facts.step is None:
         return None
     if facts.step in {"completed", "skipped"}:
-        return _decide(facts, Code.STALE, f"Step {step_id} of task {facts.task_id} is {facts.step}: its result stands.")
+        message = f"Step {step_id} of task {facts.task_id} is {facts.step}: its result stands"
+        shown = f": {facts.result}" if facts.result else f". To see it: outlive show {facts.task_id} --all"
+        return _decide(facts, Code.STALE, f"{message}{shown}")
     return None
 
 

@@ -40,13 +40,14 @@ class OperationStatus(enum.StrEnum):
 
 
 class OperationRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One side effect of a step.
+    """One side effect of a step; corrected arguments, or the same under a new key, are another one of the same step.
 
     Attributes:
         key: the idempotency key ``tenant/task:step:operation``.
         digest: hex digest of the encoded arguments; another payload under the same key is refused.
         attempts: how many times it was begun.
         arguments: as given (marked secrets as digests).
+        result: what it returned, where it succeeded and that is at most 10,000 bytes; else see the checkpoint.
         note: what a person should know beside the status: who agreed to it, whose result it has, why it was not sent.
         doubt: what turned out after it had been judged, for instance that it may have happened twice.
     """
@@ -82,12 +83,13 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WordRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a person said about an operation, and was applied: a yes, a no, what became of it.
+    """What a person said about an operation, and was applied: a yes, a no, what became of it, other arguments.
 
     Attributes:
-        verb: approve | reject | resolve.
+        verb: approve | reject | resolve | retry (the operation has the arguments that it gave).
         by: who, as claimed unless `proven`.
         verdict, reference: of a resolve.
+        new_operation: of a resolve: it was sent again, as the step's next operation.
     """
 
     step_id: str
@@ -99,6 +101,7 @@ class WordRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     verdict: str | None = None
     reason: str | None = None
     reference: str | None = None
+    new_operation: bool = False
 
 
 class Outcome(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, omit_defaults=True):

@@ -106,6 +106,11 @@ def _verdict(*names: str, verdict: Verdict, text: str) -> Callable[[F], F]:
 )
 @_verdict("--did-not-happen", verdict="did_not_happen", text="It did not happen: it is sent again.")
 @_verdict("--give-up", verdict="give_up", text="Nobody can tell: the step fails, nothing is sent.")
+@click.option(
+    "--new-operation",
+    is_flag=True,
+    help="With --did-not-happen: under a new key, for a remote that repeats a stored error for the old one.",
+)
 @click.option("--reference", metavar="TEXT", help="Where it can be looked up, for instance a ticket's number.")
 @reason_option
 @by_option
@@ -117,6 +122,7 @@ def resolve(
     operation: str | None,
     happened: str | None,
     verdict: Verdict | None,
+    new_operation: bool,
     reference: str | None,
     reason: str | None,
     by: str,
@@ -126,10 +132,16 @@ def resolve(
     One of --happened JSON, --result-lost, --did-not-happen and --give-up must be given.
     """
     said, result = _said(happened, verdict)
+    if new_operation and said != "did_not_happen":
+        raise click.UsageError(
+            "--new-operation goes with --did-not-happen alone: what may have happened is not sent again"
+        )
 
     async def answer(client: Client) -> Answer:
         named, _ = await _asked(client, task_id, operation, ReasonCode.OUTCOME_UNKNOWN)
-        return await client.resolve(task_id, named, said, result, reason=reason, reference=reference)
+        return await client.resolve(
+            task_id, named, said, result, reason=reason, reference=reference, new_operation=new_operation
+        )
 
     send(given, by, answer)
 
@@ -165,14 +177,27 @@ def _only(task: TaskRecord, asked: Mapping[str, Reason], code: ReasonCode) -> st
 @click.command()
 @task_argument
 @click.argument("step", metavar="[STEP]", required=False)
+@click.option(
+    "--args",
+    "corrected",
+    metavar="JSON",
+    help="All arguments of the step by name, corrected: they are sent under a new key. Also @file, or - for stdin.",
+)
 @by_option
 @client_options
 @pass_given
-def retry(given: Given, task_id: str, step: str | None, by: str) -> None:
-    """Let a failed task go on from its checkpoint, after a fix. Without STEP: at the step that failed."""
+def retry(given: Given, task_id: str, step: str | None, corrected: str | None, by: str) -> None:
+    """Let a failed task go on from its checkpoint, after a fix. Without STEP: at the step that failed.
+
+    With --args the step is tried with other arguments than the code gives it, and keeps its place.
+    """
+    args = None if corrected is None else arguments.json_object(corrected, "--args")
 
     async def answer(client: Client) -> Answer:
-        return await client.retry(task_id, step or await _failed_step(client, task_id))
+        named = step or await _failed_step(client, task_id)
+        if args is not None and named is None:
+            raise click.UsageError(f"no step of task {task_id} is known to have failed: --args wants its STEP")
+        return await client.retry(task_id, named, args=args)
 
     send(given, by, answer)
 

@@ -29,10 +29,15 @@ def _pair(word: str) -> tuple[str, Any]:
 
 def task_input(given: str | None, words: Sequence[str]) -> dict[str, Any]:
     """Return a task's input: an object as JSON, ``@file`` or ``-`` (stdin), with pairs added to it."""
-    whole = {} if given is None else json_value(text(given, "--input"), "--input")
+    return {**({} if given is None else json_object(given, "--input")), **pairs(words)}
+
+
+def json_object(given: str, what: str) -> dict[str, Any]:
+    """Return an object given as JSON, ``@file`` or ``-`` (stdin)."""
+    whole = json_value(text(given, what), what)
     if not isinstance(whole, dict):
-        raise click.UsageError(f'--input must be a JSON object, not {type(whole).__name__}: {{"key": value}}')
-    return {**whole, **pairs(words)}
+        raise click.UsageError(f'{what} must be a JSON object, not {type(whole).__name__}: {{"key": value}}')
+    return whole
 
 
 def value(words: Sequence[str]) -> Any:

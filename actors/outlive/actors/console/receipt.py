@@ -12,6 +12,7 @@ from outlive.actors.console.options import Given, client_options, pass_given
 from outlive.actors.console.session import ask
 from outlive.actors.console.steer import task_argument
 from outlive.infra.client import Client
+from outlive.protocol import keys
 from outlive.protocol.api import OperationPage
 from outlive.protocol.operations import AttemptRecord, OperationRecord, OperationStatus, WordRecord
 from outlive.protocol.task import TaskRecord
@@ -24,7 +25,7 @@ _OUTCOMES: Final = {
     OperationStatus.FAILED: ("failed", "red"),
     OperationStatus.UNKNOWN: ("unknown whether it happened", "bold yellow"),
 }
-_WORDS: Final = {"approve": "yes", "reject": "no"}
+_WORDS: Final = {"approve": "yes", "reject": "no", "retry": "arguments corrected"}
 
 
 @click.command()
@@ -41,7 +42,7 @@ def receipt(given: Given, task_id: str) -> None:
     console = output.console()
     console.print(Text.assemble(f"{task_id}  {task.kind}  ", output.status(task.status)))
     for effect in _effects(ledger):
-        console.print(Text.assemble("\n", (f"{effect['name']} (step {effect['step_id']})", "bold")))
+        console.print(Text.assemble("\n", (f"{effect['name']} ({_place(effect['operation_id'])})", "bold")))
         console.print(output.fields(_shown(effect)), soft_wrap=False)
     if not ledger.operations:
         output.say("it has changed nothing outside")
@@ -60,6 +61,7 @@ def _effects(ledger: OperationPage) -> Iterable[dict[str, Any]]:
             "name": one.name,
             "key": one.key,
             "arguments": one.arguments,
+            "result": one.result,
             "digest": one.digest,
             "status": one.status,
             "note": one.note,
@@ -87,7 +89,8 @@ def _shown(effect: dict[str, Any]) -> dict[str, Any]:
         "key": effect["key"],
         "arguments": output.short(effect["arguments"], 1000),
         "attempts": "\n".join([str(effect["attempts"]), *map(_attempt, effect["bad_attempts"])]),
-        "said": "\n".join(map(_word, effect["words"])),
+        "result": None if effect["result"] is None else output.short(effect["result"], 1000),
+        "said": "\n".join(map(word, effect["words"])),
     }
 
 
@@ -96,8 +99,15 @@ def _attempt(one: AttemptRecord) -> str:
     return f"  {one.attempt}: {how}: {one.reason or 'no reason is known'}"
 
 
-def _word(one: WordRecord) -> str:
+def _place(operation_id: str) -> str:
+    step_id, number = keys.split_operation(operation_id)
+    return f"step {step_id}" if number == "1" else f"step {step_id}, operation {number}"
+
+
+def word(one: WordRecord) -> str:
+    """Put what a person said into a line."""
     said = _WORDS.get(one.verb) or (one.verdict or one.verb).replace("_", " ")
+    said += ", sent again under a new key" if one.new_operation else ""
     who = (one.by or "somebody") + ("" if one.proven else " (claimed)")
     more = "".join(f", {text}" for text in (one.reason, one.reference) if text)
     return f"{said}: {who}, {_time(one.at)}{more}"

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from outlive.actors.console import arguments, output
 from outlive.actors.console.options import Given, client_options, pass_given
+from outlive.actors.console.receipt import word
 from outlive.actors.console.session import ask
 from outlive.infra.client import Client
 from outlive.protocol.api import PAGE_LIMIT, OperationPage, TaskPage
@@ -132,12 +133,13 @@ def show(given: Given, task_id: str, everything: bool) -> None:
     task, checkpoint, ledger = ask(given, lambda client: _whole(client, task_id))
     if given.as_json:
         whole = {"task": task, "checkpoint": checkpoint}
-        output.emit({**whole, "operations": ledger.operations, "attempts": ledger.attempts})
+        output.emit({**whole, "operations": ledger.operations, "attempts": ledger.attempts, "words": ledger.words})
         return
     output.console().print(output.fields(_record(task)), soft_wrap=False)
     _show_plan(task)
     _show_steps(checkpoint, 0 if everything else max(len(checkpoint.completed_steps) - SHOWN, 0))
     _show_operations(ledger)
+    _show_words(ledger)
 
 
 async def _whole(client: Client, task_id: str) -> tuple[TaskRecord, Checkpoint, OperationPage]:
@@ -208,3 +210,14 @@ def _show_operations(ledger: OperationPage) -> None:
     for one in ledger.operations:
         if one.doubt is not None:
             console.print(Text(f"{one.name} (step {one.step_id}): {one.doubt}", style="bold red"))
+
+
+def _show_words(ledger: OperationPage) -> None:
+    """Tell what people said about operations, and where they corrected arguments."""
+    if not ledger.words:
+        return
+    table = output.table("OPERATION", "SAID")
+    for one in ledger.words:
+        table.add_row(f"{one.step_id}:{one.operation_id}", word(one))
+    output.console().print()
+    output.console().print(table, soft_wrap=False)

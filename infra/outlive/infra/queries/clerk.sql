@@ -34,14 +34,20 @@ select o.tenant, o.task_id, o.step_id, o.name, o.status
  order by o.tenant, o.task_id, o.started_at;
 
 -- name: about
--- How the steps ended that letters are about, and who answered last what was asked about them. $1 tenants, $2 task ids, $3 step ids
-select k.tenant, k.task_id, k.step_id, s.status, y.verb, y.by, y.decided_at
+-- How the steps stand that letters are about, and who answered last what was asked about them. A result is for people: if it is short.
+-- $1 tenants, $2 task ids, $3 step ids
+select k.tenant, k.task_id, k.step_id, s.status, s.name, s.result, o.operation_id, y.verb, y.by, y.decided_at
   from unnest($1::text[], $2::text[], $3::text[]) as k(tenant, task_id, step_id)
   join task t on t.tenant = k.tenant and t.task_id = k.task_id
   left join lateral (
-    select f.status from fact f
+    select f.status, f.name, case when f.status = 'completed' and octet_length(f.body) <= 500 then f.body end as result
+      from fact f
      where f.tenant = t.tenant and f.task_id = t.task_id and f.seq > t.run_from and f.type = 'step' and f.step_id = k.step_id
      order by f.seq desc limit 1) s on true
+  left join lateral (
+    select o.operation_id from operation o
+     where o.tenant = t.tenant and o.task_id = t.task_id and o.step_id = k.step_id
+     order by length(o.operation_id) desc, o.operation_id desc limit 1) o on true
   left join lateral (
     select y.verb, y.by, y.decided_at from inbox y
      where y.tenant = t.tenant and y.task_id = t.task_id and y.pos is not null and y.name = k.step_id

@@ -63,8 +63,10 @@ o as (
   select own.tenant, own.task_id, x.step_id, x.operation_id, x.name, x.status, x.attempt, b.epoch, $1, x.digest, x.codec, x.arguments,
          x.started_at, x.deadline, x.ended_at, x.note
     from unnest($4::journal_operation[]) x join own on own.i = x.i join b on b.i = x.i
+  -- Another payload under the same key is refused: the column takes no null.
   on conflict (tenant, task_id, step_id, operation_id) do update
-     set status = excluded.status, attempt = excluded.attempt, epoch = excluded.epoch, worker = excluded.worker,
+     set digest = case when o.digest = excluded.digest then o.digest end,
+         status = excluded.status, attempt = excluded.attempt, epoch = excluded.epoch, worker = excluded.worker,
          started_at = excluded.started_at, deadline = excluded.deadline, ended_at = excluded.ended_at,
          note = coalesce(excluded.note, o.note)),
 a as (

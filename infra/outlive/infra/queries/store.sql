@@ -93,7 +93,11 @@ select p.seq, p.step_id, p.name, p.status, p.digest, p.size, case when p.size <=
 select p.step_id, p.operation_id, p.name, p.status, p.attempt, p.epoch, p.digest, case when p.bytes <= $5 then p.arguments end as arguments,
        p.started_at, p.ended_at, p.note,
        (select string_agg(d.message, '; ' order by d.at) from doubt d
-         where d.tenant = $1 and d.task_id = $2 and d.step_id = p.step_id and d.operation_id = p.operation_id) as doubt
+         where d.tenant = $1 and d.task_id = $2 and d.step_id = p.step_id and d.operation_id = p.operation_id) as doubt,
+       p.status = 'succeeded' and not exists (
+         select 1 from operation n
+          where n.tenant = $1 and n.task_id = $2 and n.step_id = p.step_id
+            and (length(n.operation_id), n.operation_id) > (length(p.operation_id), p.operation_id)) as answers  -- its result is the step's
   from (select o.step_id, o.operation_id, o.name, o.status, o.attempt, o.epoch, o.digest, o.arguments, o.started_at, o.ended_at, o.note,
                row_number() over ids as n, sum(octet_length(o.arguments) + length(o.name) * 4 + coalesce(length(o.note), 0) * 4 + 800) over ids as bytes
           from operation o
@@ -101,6 +105,15 @@ select p.step_id, p.operation_id, p.name, p.status, p.attempt, p.epoch, p.digest
         window ids as (order by o.step_id, o.operation_id) order by o.step_id, o.operation_id limit $6) p
  where p.bytes <= $5 or p.n = 1
  order by p.step_id, p.operation_id;
+
+-- name: results
+-- What steps $3 returned, as far as they are done: up to $4 bytes each, $5 in all.
+select p.step_id, p.body
+  from (select f.step_id, f.body, sum(octet_length(f.body)) over (order by f.seq) as bytes
+          from fact f
+         where f.tenant = $1 and f.task_id = $2 and f.type = 'step' and f.status = 'completed' and f.step_id = any($3::text[])
+           and octet_length(f.body) <= $4::bigint) p
+ where p.bytes <= $5::bigint;
 
 -- name: attempts
 -- Attempts after (step $3, operation $4) up to and with ($5, $6); null = to the end.
@@ -111,11 +124,13 @@ select a.step_id, a.operation_id, a.attempt, a.worker, a.started_at, a.ended_at,
  order by a.step_id, a.operation_id, a.attempt limit 2000;
 
 -- name: words
--- What people said about operations of these steps, and was applied. $3 step ids
+-- What people said about operations of these steps, and was applied. $3 step ids; $4 also of steps without any: read-only ones
 select y.name as step_id, y.verb, y.by, y.claimed, y.decided_at, y.body
   from inbox y
- where y.tenant = $1 and y.task_id = $2 and y.pos is not null and y.name = any($3::text[]) and y.verb in ('approve', 'reject', 'resolve')
-   and y.code = 'applied'
+ where y.tenant = $1 and y.task_id = $2 and y.pos is not null and y.verb in ('approve', 'reject', 'resolve', 'retry') and y.code = 'applied'
+   and (y.name = any($3::text[])
+        or ($4::boolean and y.verb = 'retry' and y.name is not null
+            and not exists (select 1 from operation o where o.tenant = $1 and o.task_id = $2 and o.step_id = y.name)))
  order by y.pos limit 2000;
 
 -- name: piece
@@ -189,16 +204,18 @@ with s as materialized (
               when x.status = 'failed' or x.operation = 'failed' then 'failed'
               when x.status = 'unknown' then 'unknown'
               else 'open' end as outcome
-    from (select k.task_id, y.step_id, max(y.name) as name, max(y.attempt) as attempts, max(y.operation) as operation,
+    from (select k.task_id, y.step_id, max(y.name) as name,
+                 greatest(max(y.attempt) filter (where y.operation is null), sum(y.attempt) filter (where y.operation is not null)) as attempts,
+                 (array_agg(y.operation order by length(y.number) desc, y.number desc) filter (where y.operation is not null))[1] as operation,
                  (array_agg(y.status order by y.seq desc) filter (where y.seq is not null))[1] as status
             from unnest($2::text[]) as k(task_id)
            cross join lateral (
-                 select f.step_id, f.name, f.attempt::integer, f.seq, f.status, null as operation
+                 select f.step_id, f.name, f.attempt::integer, f.seq, f.status, null as operation, null as number
                    from fact f
                   where f.tenant = $1 and f.task_id = k.task_id and f.type = 'step' and f.name not like '% %'
                     and (f.took is not null or f.name not in ('sleep', 'now', 'ask', 'edit-plan'))
                   union all
-                 select o.step_id, o.name, o.attempt, null, null, o.status
+                 select o.step_id, o.name, o.attempt, null, null, o.status, o.operation_id
                    from operation o where o.tenant = $1 and o.task_id = k.task_id) y
            group by k.task_id, y.step_id) x),
 e as (
