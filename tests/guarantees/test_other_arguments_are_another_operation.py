@@ -18,8 +18,8 @@ from tests.chaos.harness import WorkerProcess, assert_progress_gapless, fetch, s
 APP = "tests.chaos.effects_app:app"
 PAUSED = "select count(*) = 1 from outlive.task where status = 'paused'"
 POINTS = [
-    "claim.before", "claim.after", "intent.before_commit", "intent.after_commit", "effect.before", "effect.after",
-    "outcome.before_commit", "outcome.after_commit", "final.before_commit", "final.after_commit",
+    "clerk.before_commit", "clerk.after_commit", "claim.after", "intent.before_commit", "intent.after_commit",
+    "effect.before", "effect.after", "outcome.before_commit", "outcome.after_commit",
 ]  # fmt: skip
 """All that lies between a person's word and the outcome."""
 
@@ -75,8 +75,7 @@ async def test_killed_after_a_correction_it_is_one_effect_with_it(
     shared: Server, service: FakeService, point: str
 ) -> None:
     await failed_post(shared, service)
-    after = 2 if point == "claim.before" else 1
-    async with worker(shared, service, f"{point}=kill@{after}") as killed, Client(shared.settings) as client:
+    async with worker(shared, service, f"{point}=kill") as killed, Client(shared.settings) as client:
         with_args = asyncio.create_task(client.retry("posts-0", "2", args={"text": "three"}))
         await killed.exited()
         await killed.restart()
@@ -174,8 +173,7 @@ async def test_killed_after_that_word_it_is_one_effect(shared: Server, service: 
     async with worker(shared, service):
         await submit_many(shared, "charge", 1)
         await until(shared, PAUSED)
-    after = 2 if point == "claim.before" else 1
-    async with worker(shared, service, f"{point}=kill@{after}") as killed, Client(shared.settings) as client:
+    async with worker(shared, service, f"{point}=kill") as killed, Client(shared.settings) as client:
         word = asyncio.create_task(client.resolve("charge-0", "1", "did_not_happen", new_operation=True))
         await killed.exited()
         await killed.restart()

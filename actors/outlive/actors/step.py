@@ -121,9 +121,7 @@ class ToolStep(Limited, Generic[R]):
         self.encoded = tool.encode_arguments(bound)
         self.digest = tool.digest(self.encoded)
         self.operation_id = OPERATION  # of what is sent: a person may have begun another one ...
-        self.payload = (
-            self.digest
-        )  # ... with other arguments, which this names; the step is recognised by what is called
+        self.payload = self.digest  # ... with other arguments: this names them, `digest` what is called
         self.attempt = 0
         self._first_began: datetime | None = None
         self._token = None

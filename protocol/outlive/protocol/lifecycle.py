@@ -50,7 +50,7 @@ RESUMABLE: Final = frozenset({
 ENDED: Final = frozenset({Status.SUCCEEDED, Status.CANCELLED})
 """Final for ever; a failed task may be reopened by a person."""
 
-_WAITS: Final = frozenset({"sleep", "now", "note"})
+_WAITS: Final = frozenset({"ask", "sleep", "version"})
 """Names of steps that call no tool, besides those of several words."""
 
 Stop: TypeAlias = Literal["", "pause", "cancel"]
