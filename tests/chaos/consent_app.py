@@ -131,3 +131,17 @@ async def mails(task: Task, people: list[str], others: list[str] | None = None) 
         except StepFailed as error:
             ends.append(error.failure.type)
     return ends
+
+
+@app.task
+async def parent(task: Task, order: str) -> list[int | str]:
+    """A child that refunds; what this one's submit wants, that one wants too."""
+    return await task.spawn(refunds, order, [500])
+
+
+@app.task
+async def again(task: Task, order: str, runs: int = 1) -> int:
+    """The same task begins anew before it refunds."""
+    if runs:
+        task.restart(order=order, runs=runs - 1)
+    return await task.call(refund, order, 500)

@@ -188,6 +188,7 @@ class Actor:
             tenant=self.claim.tenant, task=self.claim.task_id, worker=self._world.worker, epoch=self.claim.epoch
         )
         try:
+            self._check_policy()
             self._returned = await self._kind.fn(Task(self.flow), **self._input())
         except BaseException as error:  # noqa: BLE001  # judged in _conclude
             self._raised = error
@@ -203,6 +204,19 @@ class Actor:
         except codec.NotStorable as error:
             wrong = Failure(type="InvalidInput", message=str(error), error_class=str(ErrorClass.INVALID_ARGUMENTS))
             raise StepFailed(wrong) from None
+
+    def _check_policy(self) -> None:
+        """Refuse a submit that wants a yes for tools that the app has not: it would get none, and not know."""
+        named = self.flow.history.policy.tools if self.claimed.parent is None else ()
+        for name in named:
+            tool = self._world.tools.get(name)
+            if tool is None or tool.read_only:
+                known = (
+                    ", ".join(sorted(each for each, one in self._world.tools.items() if not one.read_only)) or "none"
+                )
+                message = f"requires_approval names {name!r}, which is no effect of this app; it has: {known}"
+                wrong = Failure(type="InvalidPolicy", message=message, error_class=str(ErrorClass.INVALID_ARGUMENTS))
+                raise StepFailed(wrong)
 
     async def _attend(self) -> None:
         """Stay until the function has ended, must stop, or has waited so long that the task is let go."""
@@ -346,7 +360,7 @@ class Actor:
         return "left"
 
     def _begin_run(self, body: bytes) -> None:
-        stored = codec.encode({"input": msgspec.Raw(body)})
+        stored = codec.encode({"input": msgspec.Raw(body), "policy": self.flow.history.policy.stored()})
         run = self.flow.run + 1
         fact = happenings.status(self.claim, self._now(), Status.RUNNING, f"Run {run} begins with a new input.")
         self.flow.begin_run(fact)

@@ -30,13 +30,14 @@ R = TypeVar("R")
 class Consented(ToolStep[R]):
     """A call that may need a person's yes, with the words and rows that it shares with what follows it."""
 
-    __slots__ = ("_agreed", "_letter", "_note", "_part")
+    __slots__ = ("_agreed", "_letter", "_note", "_part", "_waived")
 
     def __init__(self, flow: Flow, step_id: str, tool: AnyTool, bound: dict[str, Any]) -> None:
         """See `ToolStep`."""
         super().__init__(flow, step_id, tool, bound)
         self._letter: Mail | None = None  # the yes that the next intent uses up
         self._part: Part | None = None  # the same, of an answer to several calls
+        self._waived = False  # the tool wants a yes, and the operator has switched that off
         self._agreed = False  # an intent has used one: later attempts of the operation rest on it
         self._note: str | None = None  # what the ledger will say beside the status
 
@@ -47,7 +48,7 @@ class Consented(ToolStep[R]):
         Then: the call is made: the yes is for these arguments, not for what the preview showed of the world
         Seen: when the question was asked, answered and used (`outlive receipt TASK`)
         """
-        if self._letter is not None or self._agreed or not self.tool.needs_approval(self.bound):
+        if self._letter is not None or self._agreed or not self._wants():
             return
         if self.attempt > 1 and self.flow.history.attempt(self.step_id, self.operation_id)[1] is not None:
             return  # another worker's attempt used the yes, and this one was set by it
@@ -61,7 +62,15 @@ class Consented(ToolStep[R]):
     @property
     def asks(self) -> bool:
         """True when this call, if it began now, would wait for a yes."""
-        return self.tool.needs_approval(self.bound) and self.payload not in self.flow.history.refusals
+        return self._wants() and self.payload not in self.flow.history.refusals
+
+    def _wants(self) -> bool:
+        """True when the tool's rule, or the submit, wants a yes for this call; noted where the operator waives it."""
+        if self.flow.history.policy.asks(self.tool.name):
+            return True
+        wanted = self.tool.needs_approval(self.bound)
+        self._waived = wanted and self.tool.name in self.flow.world.waived
+        return wanted and not self._waived
 
     def _take(self, part: Part) -> None:
         """Take this call's part of an answer to several."""
@@ -134,8 +143,23 @@ class Consented(ToolStep[R]):
         )  # fmt: skip
         return StepFailed(failure)
 
-    def uses(self) -> Sequence[Fact]:
-        """What an intent tells of the yes that it uses up."""
+    def rests(self) -> Record:
+        """The beginning of an intent: what it tells of the yes that it uses up, or does without."""
+        if self._waived and self._letter is None and not self._agreed:
+            return self._unasked()
+        return Record(facts=self._uses(), answers=taken(self._letter))
+
+    def _unasked(self) -> Record:
+        message = f"{self._show()} was not asked for: waived by the operator"[:500]
+        fact = self._approval("waived", message)
+        who, what = "operator", "waive_approval"
+        row = AnswerRow(
+            -fact.seq, "waived", message, who=who, what=what
+        )  # no inbox row has that place: a line of the audit
+        self._note, self._agreed = "not asked: waived by the operator", True
+        return Record(facts=(fact,), answers=(row,))
+
+    def _uses(self) -> Sequence[Fact]:
         if self._part is not None:
             what = f"The yes of {self._part.by} (step {self._part.question}) is used for {self._title()}"
             return (self._approval("used", what, by=self._part.by),)

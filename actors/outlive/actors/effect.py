@@ -186,11 +186,9 @@ class Effect(Unique[R]):
     async def _intend(self) -> None:
         """Make the operation durable as started; the yes it rests on is used up in the same transaction."""
         flow = self.flow
-        row = self._row("started", arguments=self.encoded)._replace(note=self._note)
-        record = Record(
-            facts=self.uses(), operations=(row,), answers=taken(self._letter), current_step=self.step_id,
-            state=flow.withdraw(self.step_id), point="intent",
-        )  # fmt: skip
+        record = self.rests()
+        record.operations = (self._row("started", arguments=self.encoded)._replace(note=self._note),)
+        record.current_step, record.state, record.point = self.step_id, flow.withdraw(self.step_id), "intent"
         self._phase = "intended"
         self._settle("started")
         before = list(flow.returned)

@@ -7,7 +7,7 @@ however long the history is.
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,7 @@ from outlive.infra.records import OperationRow
 from outlive.protocol import codec
 from outlive.protocol.operations import ErrorClass
 from outlive.protocol.plan import Plan
+from outlive.protocol.policy import Policy, read_policy
 from outlive.protocol.task import Versions
 
 DONE = frozenset({"completed", "failed", "unknown"})
@@ -31,6 +32,21 @@ REJECTED: Final = "rejected: "
 
 TRIED_AGAIN: Final = b'"tried again"'
 """Stored with the fact that a person has a step tried again."""
+
+
+class _Stored(msgspec.Struct):
+    policy: dict[str, Any] = {}
+
+
+_policies: Final = msgspec.json.Decoder(_Stored)
+
+
+def _policy(stored: bytes) -> Policy:
+    """Read the policy of a submit; one that this version does not know wants more care, whatever it says."""
+    try:
+        return read_policy(_policies.decode(stored).policy)
+    except ValueError:
+        return Policy(every=True)
 
 
 class Part(NamedTuple):
@@ -82,6 +98,7 @@ class History:
         "operations",
         "parts",
         "plan",
+        "policy",
         "refusals",
         "signals",
         "throttled",
@@ -106,6 +123,7 @@ class History:
         self.plan: Plan | None = None  # the last one recorded
         self.versions = Versions()  # model and prompt that the last incarnation worked with
         self.letters: defaultdict[str, deque[Mail]] = defaultdict(deque)  # people's words, by the inbox row's name
+        self.policy = _policy(claimed.input)
         self.parts: dict[str, Part] = {}  # of answers to several calls at once, not used yet; by step
         self.refusals: dict[bytes, tuple[str, str]] = {  # by digest: the step that asked, and a person's no
             operation.digest: (operation.step_id, operation.note.removeprefix(REJECTED))

@@ -80,7 +80,7 @@ class Unique(Consented[R]):
 
     def _heed(self) -> timedelta:
         """For how long a no to the same call counts; not for one that a person wants tried again."""
-        heeds = not self.flow.history.tried_again(self.step_id) and self.tool.needs_approval(self.bound)
+        heeds = not self.flow.history.tried_again(self.step_id) and self._wants()
         return timedelta(seconds=self.tool.approval_ttl if heeds else 0)
 
     async def _wait_for(self, holder: Holder, pause: float) -> None:

@@ -272,7 +272,8 @@ class Child(Waiting[R]):
     def _make(self) -> None:
         self._begun = True
         kind = self._kind
-        body = codec.encode({"input": msgspec.Raw(self._encoded)})
+        policy = self.flow.history.policy.and_also(kind.requires_approval)  # inherited, and never loosened
+        body = codec.encode({"input": msgspec.Raw(self._encoded), "policy": policy.stored()})
         identity = codec.submit_digest(kind.name, codec.plain(self._encoded), None)
         child = ChildRow(
             self.task_id, self.step_id, kind.name, identity, codec.CODEC_JSON, body, kind.priority,

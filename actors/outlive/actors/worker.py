@@ -307,6 +307,7 @@ class Worker:
             signals=dict(self.app.signals),
             tools=self._services.tools,
             turned_out=self._hindsight.succeeded,
+            waived=self.settings.waived,
         )
         coroner = Coroner(self._pool, self.incarnation, lease=self.settings.lease)
         self.supervisor = Supervisor(

@@ -34,6 +34,7 @@ class World:
     worker: str
     signals: Mapping[str, Signal[Any]] = field(default_factory=dict[str, Signal[Any]])
     tools: Mapping[str, AnyTool] = field(default_factory=dict[str, AnyTool])
+    waived: frozenset[str] = frozenset()  # tools whose yes the operator has switched off
     random: Random = field(default_factory=Random)
     freed: asyncio.Event = field(default_factory=asyncio.Event)  # an actor ended or began to wait: its slot is free
     turned_out: Callable[[Attempt], None] = lambda _: None  # an effect succeeded, and it may have been judged otherwise

@@ -39,6 +39,7 @@ from outlive.protocol.commands import (
 )
 from outlive.protocol.commands import Signal as SignalCommand
 from outlive.protocol.events import Tokens
+from outlive.protocol.policy import Policy
 from outlive.protocol.subjects import Subjects
 from outlive.protocol.task import Status, TaskRecord
 from outlive.protocol.tools import Kind, Signal
@@ -152,6 +153,7 @@ class Client:
         task_id: str | None = None,
         priority: int = 0,
         labels: Mapping[str, str] | None = None,
+        requires_approval: bool | Sequence[str] = False,
         command_id: str | None = None,
         note: str | None = None,
     ) -> Handle[T]: ...
@@ -166,6 +168,7 @@ class Client:
         task_id: str | None = None,
         priority: int = 0,
         labels: Mapping[str, str] | None = None,
+        requires_approval: bool | Sequence[str] = False,
         command_id: str | None = None,
         note: str | None = None,
     ) -> Handle[Any]: ...
@@ -173,7 +176,8 @@ class Client:
         """Make a task and return its handle; a task that exists already with the same kind and input is a yes too.
 
         Either ``submit(kind, ...)`` with the arguments of the kind's function (its ``with_options`` choose id,
-        priority, labels), or ``submit("name", {...}, output=T, task_id=...)`` without its code.
+        priority, labels), or ``submit("name", {...}, output=T, task_id=...)`` without its code. `requires_approval`
+        (True, or names of tools) has more effects wait for a yes than the tools' own rules.
 
         Raises:
             CommandRefused: the answer is a no: no worker ever had the kind, the id is taken by another task ...
@@ -189,7 +193,7 @@ class Client:
         body = kind.encode_input(kind.bind(args, kwargs))
         command = Submit(
             kind=kind.name, input=_stored(body, "input"), priority=kind.priority, labels=dict(kind.labels),
-            command_id=kind.command_id,
+            command_id=kind.command_id, policy=Policy().and_also(kind.requires_approval).stored(),
         )  # fmt: skip
         return await self._submit(command, kind.task_id, kind.result_type)
 
@@ -202,10 +206,12 @@ class Client:
         output: Any = Any,
         task_id: str | None = None,
         labels: Mapping[str, str] | None = None,
+        requires_approval: bool | Sequence[str] = False,
         **options: Any,
     ) -> Handle[Any]:
         body, _ = codec.pack(dict(input or {}), dict[str, Any])
-        command = Submit(kind=kind, input=_stored(body, "input"), labels=dict(labels or {}), **options)
+        policy = Policy().and_also(requires_approval).stored()
+        command = Submit(kind=kind, input=_stored(body, "input"), labels=dict(labels or {}), policy=policy, **options)
         return await self._submit(command, task_id, output)
 
     async def _submit(self, command: Submit, task_id: str | None, output: Any) -> Handle[Any]:

@@ -28,7 +28,7 @@ class Submission:
 
     kind: str
     digest: bytes
-    """Of kind, input and goal: the task's identity."""
+    """Of kind, input, goal and policy: the task's identity."""
     input: bytes
     """``{"input": ..., "goal": ..., "policy": ...}``, each as it was written."""
     labels: str
@@ -208,7 +208,7 @@ def _submission(command: Submit, value: dict[str, Any], body: bytes) -> Submissi
     kept = {"input": parts.input, "goal": parts.goal, "policy": parts.policy}
     return Submission(
         kind=command.kind,
-        digest=codec.submit_digest(command.kind, value.get("input", {}), command.goal),
+        digest=codec.submit_digest(command.kind, value.get("input", {}), command.goal, command.policy),
         input=codec.encode(kept),
         labels=codec.encode(command.labels).decode(),
         priority=command.priority,

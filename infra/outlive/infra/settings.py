@@ -67,6 +67,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a waiting actor stays in memory."""
     started_after: Annotated[float, Meta(ge=0)] = 0.5
     """A step that lasts longer than this tells that it has started."""
+    waived_approvals: str = ""
+    """Tools, with commas, that are sent without the yes they want: each such call is told, and is in the audit trail."""
     restart_intensity: Annotated[int, Meta(ge=0)] = 3
     """Deaths of a task since its last completed step before it is quarantined."""
 
@@ -98,6 +100,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if "state_dir" not in found:
             found["state_dir"] = default_state_dir()
         return cls(**found)
+
+    @property
+    def waived(self) -> frozenset[str]:
+        """The tools of `waived_approvals`."""
+        return frozenset(name.strip() for name in self.waived_approvals.split(",") if name.strip())
 
     def __post_init__(self) -> None:
         """Check what a type cannot say."""

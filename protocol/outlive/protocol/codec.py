@@ -355,12 +355,19 @@ def command_digest(tenant: str, task_id: str, verb: str, body_value: Any) -> byt
     return digest(tenant.encode(), task_id.encode(), verb.encode(), canonical(body_value))
 
 
-def submit_digest(kind: str, input: Any, goal: str | None) -> bytes:  # noqa: A002  # the field's name on the wire
+def submit_digest(
+    kind: str,
+    input: Any,  # noqa: A002  # the field's name on the wire
+    goal: str | None,
+    policy: Any = None,
+) -> bytes:
     """Return what a submit asks for, as 16 bytes: the same kind and input again is the same task.
 
     Args:
         kind: the task's kind.
         input: its arguments as `plain` gives them; ``{}`` where the body has none.
         goal: for kinds that take a goal.
+        policy: as given; one that asks for nothing counts as none.
     """
-    return digest(kind.encode(), canonical(input), canonical(goal))
+    asked = (canonical(policy),) if policy else ()
+    return digest(kind.encode(), canonical(input), canonical(goal), *asked)

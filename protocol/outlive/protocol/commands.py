@@ -10,6 +10,7 @@ import msgspec
 
 from outlive.protocol import keys
 from outlive.protocol.plan import Item, Plan, check
+from outlive.protocol.policy import read_policy
 from outlive.protocol.task import Failure, Status
 
 INPUT_LIMIT: Final = 900 * 1024
@@ -25,6 +26,11 @@ OperationName: TypeAlias = Annotated[
 ]
 Digest: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$(?!\n)")]
 Priority: TypeAlias = Annotated[int, msgspec.Meta(ge=-100, le=100)]
+_POLICY: Final = {
+    "properties": {"requires_approval": {"anyOf": [{"const": True}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}},
+    "additionalProperties": False,
+}  # fmt: skip
+Policy: TypeAlias = Annotated[dict[str, Any], msgspec.Meta(extra_json_schema=_POLICY)]
 Labels: TypeAlias = Annotated[dict[Name, Name], msgspec.Meta(max_length=64)]
 
 
@@ -51,7 +57,8 @@ class Submit(Command, frozen=True, kw_only=True, omit_defaults=True, tag="submit
         input: the arguments by name (or ``goal`` for kinds that take a goal). Up to 900 KiB.
         priority: -100 to 100, higher first.
         labels: names for finding the task again: at most 64, 1 to 200 characters each.
-        policy: options that may only tighten the kind's own.
+        policy: what may only tighten the tools' own rules: ``{"requires_approval": true}`` has every effect wait for a
+            yes, a list of names those tools'. Children inherit it. Anything else is refused as ``invalid``.
     """
 
     kind: Name
@@ -59,7 +66,10 @@ class Submit(Command, frozen=True, kw_only=True, omit_defaults=True, tag="submit
     goal: str | None = None
     priority: Priority = 0
     labels: Labels = {}
-    policy: dict[str, Any] = {}
+    policy: Policy = {}
+
+    def __post_init__(self) -> None:
+        read_policy(self.policy)
 
 
 class Pause(Command, frozen=True, kw_only=True, omit_defaults=True, tag="pause"):

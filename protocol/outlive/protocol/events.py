@@ -19,7 +19,7 @@ SEQ_HEADER: Final = "Outlive-Seq"
 StepStatus: TypeAlias = Literal["started", "completed", "waiting", "failed", "unknown", "skipped"]
 
 
-ApprovalStatus: TypeAlias = Literal["asked", "given", "refused", "expired", "used"]
+ApprovalStatus: TypeAlias = Literal["asked", "given", "refused", "expired", "used", "waived"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):

@@ -265,6 +265,8 @@ class Kind(Generic[P, R_co]):
         labels: names for finding the task again.
         command_id: the dedup id of the submit; None = made up.
         plans: its function takes plans that people have changed (an agent's does).
+        requires_approval: True: every effect of the next task waits for a yes; or names of tools that do. It may only
+            add to the tools' own rules.
     """
 
     name: str
@@ -278,6 +280,7 @@ class Kind(Generic[P, R_co]):
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     command_id: str | None = None
     plans: bool = False
+    requires_approval: bool | Sequence[str] = False
 
     def __post_init__(self) -> None:
         if not -100 <= self.priority <= 100:
@@ -286,6 +289,8 @@ class Kind(Generic[P, R_co]):
             ids.check("task_id", self.task_id)
         if self.command_id is not None:
             ids.check("command_id", self.command_id)
+        if isinstance(self.requires_approval, str):
+            raise TypeError(f"requires_approval={self.requires_approval!r}: give True, or a list of names of tools")
 
     def with_options(
         self,
@@ -294,9 +299,13 @@ class Kind(Generic[P, R_co]):
         priority: int | None = None,
         labels: Mapping[str, str] | None = None,
         command_id: str | None = None,
+        requires_approval: bool | Sequence[str] | None = None,
     ) -> Self:
         """Return a copy with other options; what is left out stays. Raises `ids.InvalidId` or `ValueError`."""
-        return _copy(self, task_id=task_id, priority=priority, labels=labels, command_id=command_id)
+        return _copy(
+            self, task_id=task_id, priority=priority, labels=labels, command_id=command_id,
+            requires_approval=requires_approval,
+        )  # fmt: skip
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the input by name without what equals its default, or raise `TypeError`."""

@@ -32,6 +32,8 @@ def run(given: Given, /, app: str, by: str, **order: Any) -> int:
     code = interrupt.run(lambda asked: _run(given, app, by, wanted, asked))
     if code not in (codes.DONE, codes.FAILED):
         task = ["--task-id", wanted.task_id, "--input", msgspec.json.encode(wanted.input).decode()]
+        wishes = ["all"] if wanted.requires_approval is True else wanted.requires_approval or []
+        task += [word for wish in wishes for word in ("--require-approval", wish)]
         output.say(f"it is kept. To go on: {shlex.join(['outlive', 'run', app, wanted.kind, *task])}")
     return code
 

@@ -23,6 +23,13 @@ _OPTIONS: Final = (
     click.option(
         "--priority", type=click.IntRange(-100, 100), default=0, show_default=True, metavar="N", help="Higher first."
     ),
+    click.option(
+        "--require-approval",
+        "requires_approval",
+        multiple=True,
+        metavar="all|TOOL",
+        help="Effects of this tool (or all) wait for a yes, whatever the tool's rule says; repeatable.",
+    ),
     click.option("--label", "-l", "labels", multiple=True, metavar="KEY=VALUE", help="To find it again; repeatable."),
 )
 
@@ -35,6 +42,7 @@ class Order(NamedTuple):
     task_id: str
     priority: int
     labels: dict[str, str]
+    requires_approval: bool | list[str]
 
     @classmethod
     def read(
@@ -45,16 +53,18 @@ class Order(NamedTuple):
         task_id: str | None,
         priority: int,
         labels: Sequence[str],
+        requires_approval: Sequence[str] = (),
     ) -> Self:
         """Read the values of `order_options`; mistakes are usage errors."""
         task_input = arguments.task_input(whole, words)
-        return cls(kind, task_input, task_id or ids.new_id(), priority, arguments.labels(labels))
+        wanted = True if "all" in requires_approval else list(requires_approval)
+        return cls(kind, task_input, task_id or ids.new_id(), priority, arguments.labels(labels), wanted)
 
     async def submit(self, client: Client, command_id: str | None = None) -> Handle[Any]:
         """Submit it. Raises like `Client.submit`."""
         return await client.submit(
             self.kind, self.input, task_id=self.task_id, priority=self.priority, labels=self.labels,
-            command_id=command_id,
+            requires_approval=self.requires_approval, command_id=command_id,
         )  # fmt: skip
 
 
