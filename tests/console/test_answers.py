@@ -129,6 +129,15 @@ async def test_a_small_amount_needs_no_yes(client: Client) -> None:
     assert await (await client.submit(buy, 3)).result(10) == "3 to me"
 
 
+async def test_who_submits_may_want_a_yes_for_a_small_amount_too(client: Client) -> None:
+    made = await typed("submit", "buy", "amount:=3", "--task-id", "small", "--require-approval", "pay")
+    assert made.exit_code == 0, made.stderr
+    handle = client.handle("small")
+    await reaches(handle, Status.PAUSED)
+    assert (await typed("approve", "small")).exit_code == 0
+    assert await handle.result(10) == "3 to me"
+
+
 async def test_an_operation_may_be_left_out_where_there_is_one(client: Client) -> None:
     handle = await client.submit(buy, 500)
     await reaches(handle, Status.PAUSED)
