@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from outlive.actors import App, OutcomeUnknown, StepFailed, Task
 from outlive.actors.console.cli import cli
+from outlive.actors.console.submit import Order, submit
 from outlive.actors.testing import Server
 from outlive.actors.worker import Worker
 from outlive.infra.client import Client
@@ -19,6 +20,7 @@ from outlive.protocol.errors import CommandRefused, TaskFailed
 from outlive.protocol.task import Status
 
 app = App("answers")
+ORDER = ("kind", "words", "whole", "task_id", "priority", "labels", "requires_approval")
 broken: set[str] = set()
 
 
@@ -130,9 +132,10 @@ async def test_a_small_amount_needs_no_yes(client: Client) -> None:
 
 
 async def test_who_submits_may_want_a_yes_for_a_small_amount_too(client: Client) -> None:
-    made = await typed("submit", "buy", "amount:=3", "--task-id", "small", "--require-approval", "pay")
-    assert made.exit_code == 0, made.stderr
-    handle = client.handle("small")
+    words = ["buy", "amount:=3", "--task-id", "small", "--require-approval", "pay"]
+    order = submit.make_context("submit", words).params
+    wanted = Order.read(**{name: order[name] for name in ORDER})
+    handle = await wanted.submit(client)
     await reaches(handle, Status.PAUSED)
     assert (await typed("approve", "small")).exit_code == 0
     assert await handle.result(10) == "3 to me"
