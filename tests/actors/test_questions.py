@@ -126,6 +126,18 @@ async def test_a_task_with_another_branch_stays_in_memory_and_takes_the_answer_t
         assert await client.result("b", list[str], 20) == ["yes", "on"]
 
 
+async def test_who_comes_second_is_told_who_came_first_by_another_worker_too(shared: Server) -> None:
+    async with dying(app, shared) as client:
+        await client.submit(asks.with_options(task_id="w"))
+        await status_soon(shared, "w", "paused")
+        await client.answer("w", "1", "June")
+        await row_soon(shared, "select 1 from task where task_id = 'w' and waiting_for = 'signal go'")
+    async with serving(app, shared) as client:
+        await row_soon(shared, "select 1 from task where task_id = 'w' and owner is not null and epoch > 3")
+        code, message = await _refused(client, "w", "answer-1", "May")
+        assert (code, "tester answered it at 20" in message) == (Code.STALE, True)
+
+
 async def test_a_question_deep_in_branches_has_a_signal_all_the_same(shared: Server) -> None:
     async with serving(app, shared) as client:
         await client.submit(asks_last.with_options(task_id="deep"), 32)

@@ -12,7 +12,8 @@ from rich.console import Console
 from outlive.actors.console.bars import BarScreen
 from outlive.actors.console.screen import JsonScreen, LineScreen, Screen
 from outlive.infra.reader import Gap, Item
-from outlive.protocol.events import NoteEvent, ResumedEvent, StatusEvent, StepEvent
+from outlive.protocol.events import NoteEvent, PlanEvent, ResumedEvent, StatusEvent, StepEvent
+from outlive.protocol.plan import Item as PlanItem
 from outlive.protocol.task import Failure, Reason, ReasonCode, Status, TaskRecord
 
 AT = datetime(2030, 1, 1, 12, 30, 1, tzinfo=UTC)
@@ -83,6 +84,27 @@ def test_in_a_terminal_a_bar_moves_and_what_matters_stands_above_it(capsys: pyte
     for line in ("Paused: lunch", "to go on: outlive resume t", "Resumed by worker w", "Succeeded after 4 steps."):
         assert line in text
     assert capsys.readouterr().out == '{"n":4}\n'
+
+
+def test_a_plan_moves_the_bar_unless_the_task_says_itself_how_far_it_is() -> None:
+    out = io.StringIO()
+    screen = BarScreen(Console(file=out, width=100, force_terminal=True, color_system=None, markup=False))
+    items = [PlanItem(name, name) for name in ("list", "read", "report")]
+    with screen:
+        screen.event("t", PlanEvent(**common(1, "Plan, version 1: list; read; report"), version=1, items=items))
+        screen.event("t", NoteEvent(**common(2, "step 2 of 3: read"), step_id="2", item="read"))
+        done = StepEvent(
+            **common(3, "step 3 of 3: writing"), step_id="3", name="write", status="completed", item="report"
+        )
+        screen.event("t", done)
+    text = out.getvalue()
+    assert "Plan, version 1: list; read; report" in text
+    assert "step 3 of 3: writing" in text
+    assert "2/3" in text
+    with screen:
+        screen.event("t", NoteEvent(**common(4, "step 2 of 3: 7 of 9"), step_id="4", item="read", done=7, total=9))
+        screen.event("t", done)
+    assert out.getvalue().rindex("7/9") > out.getvalue().rindex("2/3")
 
 
 def test_for_programs_there_is_an_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:

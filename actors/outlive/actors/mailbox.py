@@ -36,6 +36,9 @@ class Mailbox:
     def recover(self, letters: Sequence[Mail]) -> None:
         """Take in what was loaded with the task: seen before and still of use, or new."""
         for letter in letters:
+            if letter.taken:
+                self._answered[letter.name or ""] = answered(letter.verb, letter.by, letter.at)
+                continue
             (self._keep if letter.pos <= self._flow.claim.applied else self._apply)(letter)
 
     def deliver(self, letters: Sequence[Mail]) -> None:

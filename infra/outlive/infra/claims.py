@@ -76,7 +76,7 @@ class Attempt(NamedTuple):
 
 
 class Mail(NamedTuple):
-    """An inbox row: a command, a child's end."""
+    """An inbox row: a command, a child's end. `taken`: a step has used it; then it only tells who said it, and when."""
 
     pos: int
     verb: str
@@ -85,6 +85,7 @@ class Mail(NamedTuple):
     by: str | None
     at: datetime
     body: bytes
+    taken: bool = False
 
 
 @dataclass(slots=True)
@@ -260,7 +261,12 @@ def _attempt(to: Claimed, row: Any) -> None:
 
 
 def _mail(to: Claimed, row: Any) -> None:
-    to.mail.append(Mail(row["num"], row["name"], row["step_id"], row["label"], row["status"], row["at"], row["body"]))
+    to.mail.append(
+        Mail(
+            row["num"], row["name"], row["step_id"], row["label"], row["status"], row["at"], row["body"],
+            bool(row["attempt"]),
+        )
+    )  # fmt: skip
 
 
 def _event(to: Claimed, row: Any) -> None:

@@ -146,9 +146,11 @@ union all
 select k.i, 'a', a.operation_id, a.step_id, a.error_class, a.reason, null, a.attempt, null, null, a.wait_until, 0::smallint, null, a.worker, null, null, null
   from k join attempt a on a.tenant = k.tenant and a.task_id = k.task_id
 union all
-select k.i, 'm', y.verb, y.name, y.command_id, y.by, y.digest, y.pos, null, null, y.received_at, y.codec, y.body, null, null, null, null
+select k.i, 'm', y.verb, y.name, y.command_id, y.by, y.digest, y.pos, y.taken::int, null, y.received_at, y.codec, y.body, null, null, null, null
   from k join inbox y on y.tenant = k.tenant and y.task_id = k.task_id and y.pos is not null
- where y.pos > k.applied or (not y.taken and y.verb in ('signal', 'child', 'approve', 'reject', 'resolve', 'retry', 'skip', 'edit_plan') and y.code = 'applied')
+ where y.pos > k.applied
+    or (y.code = 'applied' and not y.taken and y.verb in ('signal', 'child', 'approve', 'reject', 'resolve', 'retry', 'skip', 'edit_plan'))
+    or (y.code = 'applied' and y.taken and (y.verb in ('approve', 'reject', 'resolve') or (y.verb = 'signal' and y.name like 'answer-%')))
 union all
 select k.i, 'e', '', null, null, null, null, f.seq, null, null, null, 0::smallint, f.event, null, null, null, null
   from k join fact f on f.tenant = k.tenant and f.task_id = k.task_id and f.seq > k.published
