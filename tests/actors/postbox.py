@@ -101,7 +101,7 @@ def postbox() -> Generator[Postbox]:
     box = Postbox()
     with ExitStack() as stack:
         for handler in (_Smtp, _Imap):
-            kind = type(handler.__name__, (handler,), {"box": box})
+            kind: type[StreamRequestHandler] = type(handler.__name__, (handler,), {"box": box})
             server = stack.enter_context(_Server(("127.0.0.1", 0), kind))
             thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
             thread.start()

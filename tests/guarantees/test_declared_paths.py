@@ -89,7 +89,7 @@ async def declared(tool: str) -> str:
     return line.removeprefix(f"{tool}: ")
 
 
-async def play(server: Server, shop: Shop, kind: str, lost: str, *, approve: bool = False, **environment: str) -> Any:
+async def play(server: Server, shop: Shop, kind: str, lost: str, *, approve: bool = False, **environment: str) -> str:
     """Run one task whose effect is done and whose answer gets lost; its result."""
     shop.loses = lost == "the answer"
     variables = {"PATHS_URL": shop.remote.url, **environment}
@@ -108,7 +108,7 @@ async def play(server: Server, shop: Shop, kind: str, lost: str, *, approve: boo
             await worker.restart()
         await wait_all_final(server, [task])
         await assert_progress_gapless(server, [task])
-        return await client.result(task, Any)
+        return await client.result(task, str)
 
 
 async def calls(server: Server) -> int:
