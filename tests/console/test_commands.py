@@ -58,7 +58,7 @@ def test_a_task_is_submitted_watched_and_shown(here: Installation) -> None:
     shown = here.run("show", "count-1").stdout
     assert "succeeded" in shown
     assert "look" in shown
-    assert "is succeeded since" in here.run("why", "count-1").stdout
+    assert "succeeded at" in here.run("why", "count-1").stdout
     assert here.ask("why", "count-1")["task_id"] == "count-1"
 
 

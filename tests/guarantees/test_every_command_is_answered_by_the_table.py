@@ -155,7 +155,7 @@ async def test_with_an_owner_or_the_clerk_of_a_worker_that_has_the_kind(shared: 
         await _check(shared, client, "flight", resume="running")
         for state in ("memory", "paused", "failed", "succeeded", "cancelled"):
             await _check(shared, client, state)
-        assert "submit it again under another id" in (await _command(client, "failed", "resume"))[1]
+        assert "outlive retry failed-resume" in (await _command(client, "failed", "resume"))[1]
         assert (await _command(client, "succeeded", "pause"))[1].startswith("Task succeeded-pause succeeded at 20")
 
 

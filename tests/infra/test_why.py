@@ -38,7 +38,7 @@ PAUSED = Reason(
     do="outlive resolve t 3-1",
 )
 
-OPENING = "Task t (collect) is {} since 2026-01-01 12:00:00Z, with 4 steps done."
+OPENING = "Task t (collect) {} 2026-01-01 12:00:00Z, with 4 steps done."
 CASES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (
         {"status": "queued"}, DUE | {"alive": 0, "able": 0, "free": 0},
@@ -101,9 +101,9 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ),
     (
         {"status": "failed", "failure": Failure(type="KeyError", message="'x'", step_id="3")}, {"ended_at": START, "deaths": 1},
-        "It failed at step 3: KeyError: 'x'. Nothing runs any more; when the cause is mended, submit it again under another id.",
+        "It failed at step 3: KeyError: 'x'. Nothing runs any more. When the cause is mended: outlive retry t",
     ),
-    ({"status": "succeeded"}, {}, "Nothing runs any more and nothing will."),
+    ({"status": "succeeded"}, {}, "It has ended: nothing runs any more."),
 ]  # fmt: skip
 
 
@@ -111,7 +111,10 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 def test_every_state_is_explained(task: dict[str, Any], seen: dict[str, Any], text: str) -> None:
     status = Status(task.pop("status", "running"))
     record = msgspec.structs.replace(TASK, status=status, **task)
-    assert explain(record, SEEN._replace(**seen)) == f"{OPENING.format(status)} {text}"
+    opening = OPENING.format(
+        f"is {status} since" if status not in {Status.SUCCEEDED, Status.FAILED} else f"{status} at"
+    )
+    assert explain(record, SEEN._replace(**seen)) == f"{opening} {text}"
 
 
 def test_doing_is_in_words() -> None:

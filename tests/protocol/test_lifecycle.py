@@ -431,7 +431,11 @@ def test_nothing_changes_what_has_ended_for_good(status: Status, command: AnyCom
 
 @pytest.mark.parametrize(
     ("command", "said"),
-    [(Pause(), "could be paused"), (Resume(), "submit it again under another id"), (Cancel(), "could be cancelled")],
+    [
+        (Pause(), "could be paused"),
+        (Resume(), "When the cause is mended: outlive retry t"),
+        (Cancel(), "could be cancelled"),
+    ],
 )
 def test_a_failed_task_refuses_what_is_for_living_ones(command: AnyCommand, said: str) -> None:
     before = facts(Status.FAILED)

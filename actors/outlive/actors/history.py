@@ -24,6 +24,12 @@ DONE = frozenset({"completed", "failed", "unknown"})
 
 _TURNED_AWAY: Final = frozenset({ErrorClass.RATE_LIMITED, ErrorClass.UNAVAILABLE})
 
+VALUE: Final = 40
+LINE: Final = 90
+"""Characters that are shown of an argument, and of all of them."""
+
+CUT: Final = "..."
+
 OPERATION: Final = "1"
 """An operation's id is its number within the step; the first one carries what the code calls, later ones a person's word."""
 
@@ -80,8 +86,19 @@ def call_text(name: str, arguments: bytes, order: Sequence[str] = ()) -> str:
     """Show a call as a person would write it, cut to a line; `arguments` as stored, `order` as declared."""
     values: dict[str, msgspec.Raw] = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
     names = sorted(values, key=lambda each: order.index(each) if each in order else len(order))
-    shown = ", ".join(bytes(values[each]).decode()[:40] for each in names)
-    return f"{name}({shown[:80]})"
+    shown = [_short(bytes(values[each]).decode()) for each in names]
+    kept = len(shown)
+    while kept > 1 and len(", ".join(shown[:kept])) > LINE:
+        kept -= 1
+    return f"{name}({', '.join([*shown[:kept], *[CUT] * (kept < len(shown))])})"
+
+
+def _short(value: str) -> str:
+    """Cut a JSON value so that it still looks like one."""
+    if len(value) <= VALUE:
+        return value
+    end = {'"': '"', "[": "]", "{": "}"}.get(value[0], "")
+    return f"{value[: VALUE - len(CUT) - len(end)]}{CUT}{end}"
 
 
 class History:

@@ -82,6 +82,8 @@ def explain(task: TaskRecord, seen: Circumstances) -> str:
 def _opening(task: TaskRecord, seen: Circumstances) -> str:
     since = seen.ended_at or seen.status_at or task.created_at
     steps = "1 step" if task.done.count == 1 else f"{task.done.count} steps"
+    if task.status in {Status.SUCCEEDED, Status.FAILED}:
+        return f"Task {task.task_id} ({task.kind}) {task.status} at {_time(since)}, with {steps} done."
     return f"Task {task.task_id} ({task.kind}) is {task.status} since {_time(since)}, with {steps} done."
 
 
@@ -95,10 +97,10 @@ def _ended(task: TaskRecord) -> str:
     if task.status is Status.FAILED and task.failure is not None:
         at = f" at step {task.failure.step_id}" if task.failure.step_id else ""
         return (
-            f"It failed{at}: {task.failure.type}: {task.failure.message}. Nothing runs any more; "
-            "when the cause is mended, submit it again under another id."
+            f"It failed{at}: {task.failure.type}: {task.failure.message}. Nothing runs any more. "
+            f"When the cause is mended: outlive retry {task.task_id}"
         )
-    return "Nothing runs any more and nothing will."
+    return "It has ended: nothing runs any more."
 
 
 def _paused(reasons: list[Reason]) -> list[str]:
@@ -108,7 +110,7 @@ def _paused(reasons: list[Reason]) -> list[str]:
 def _reason(reason: Reason) -> str:
     step = f" at step {reason.step_id}" if reason.step_id else ""
     message = f": {reason.message.rstrip('.')}" if reason.message else ""
-    until = f" It ends by itself at {_time(reason.until)}." if reason.until else ""
+    until = f" This wait ends by itself at {_time(reason.until)}." if reason.until else ""
     return (
         f"It waits because of {reason.reason.replace('_', ' ')}{step} since {_time(reason.since)}{message}.{until} "
         f"To go on: {reason.do}"

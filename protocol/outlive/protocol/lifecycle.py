@@ -183,7 +183,7 @@ def _pause(facts: Facts, command: Pause, now: datetime) -> Decision:
 
 def _resume(facts: Facts) -> Decision:
     if facts.status is Status.FAILED:
-        return _illegal(facts, f"Task {_ended(facts)} and does not go on: submit it again under another id.")
+        return _illegal(facts, f"Task {_ended(facts)}. When the cause is mended: outlive retry {facts.task_id}")
     left = tuple(reason for reason in facts.reasons if reason.reason not in RESUMABLE)
     if facts.status is not Status.PAUSED and len(left) == len(facts.reasons):
         return _illegal(facts, f"Task {facts.task_id} is {facts.status}, not paused.")

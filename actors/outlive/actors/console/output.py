@@ -1,8 +1,9 @@
 """Where results and words go: results to stdout, what is said to a person to stderr."""
 
+import re
 import sys
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import IO, Any, Final, cast
 
 import click
 import msgspec
@@ -13,6 +14,7 @@ from rich.theme import Theme
 
 from outlive.protocol.task import Status
 
+_BLANKS: Final = re.compile(r" +(?=\n|$)")
 _UNCUT: Final = 1000  # columns where nobody looks at a screen
 _STYLES: Final = {
     Status.RUNNING: "cyan",
@@ -46,7 +48,22 @@ def console(*, err: bool = False) -> Console:
     made = Console(stderr=err, highlight=False, markup=False, emoji=False, soft_wrap=True, theme=_CALM)
     if not made.is_terminal:
         made.width = _UNCUT
+        made.file = cast("IO[str]", _Trimmed(made.file))
     return made
+
+
+class _Trimmed:
+    """A stream that gets no blanks at the ends of lines, with which tables fill their last column."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(_BLANKS.sub("", text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def table(*columns: str) -> Table:

@@ -25,6 +25,7 @@ _OUTCOMES: Final = {
     OperationStatus.FAILED: ("failed", "red"),
     OperationStatus.UNKNOWN: ("unknown whether it happened", "bold yellow"),
 }
+_NOT_SENT: Final = frozenset({OperationStatus.PREPARED, OperationStatus.AWAITING_APPROVAL})
 _WORDS: Final = {"approve": "yes", "reject": "no", "retry": "arguments corrected"}
 
 
@@ -88,10 +89,14 @@ def _shown(effect: dict[str, Any]) -> dict[str, Any]:
         "but": effect["doubt"] and Text(effect["doubt"], style="bold red"),
         "key": effect["key"],
         "arguments": output.short(effect["arguments"], 1000),
-        "attempts": "\n".join([str(effect["attempts"]), *map(_attempt, effect["bad_attempts"])]),
+        "attempts": None if effect["status"] in _NOT_SENT else _attempts(effect),
         "result": None if effect["result"] is None else output.short(effect["result"], 1000),
         "said": "\n".join(map(word, effect["words"])),
     }
+
+
+def _attempts(effect: dict[str, Any]) -> str:
+    return "\n".join([str(effect["attempts"]), *map(_attempt, effect["bad_attempts"])])
 
 
 def _attempt(one: AttemptRecord) -> str:

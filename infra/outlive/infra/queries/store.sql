@@ -215,7 +215,8 @@ with s as materialized (
                   where f.tenant = $1 and f.task_id = k.task_id and f.type = 'step' and f.name not like '% %'
                     and (f.took is not null or f.name not in ('sleep', 'now', 'ask', 'edit-plan'))
                   union all
-                 select o.step_id, o.name, o.attempt, null, null, o.status, o.operation_id
+                 select o.step_id, o.name, o.attempt - (o.status in ('prepared', 'awaiting_approval'))::integer, null, null, o.status,
+                        o.operation_id
                    from operation o where o.tenant = $1 and o.task_id = k.task_id) y
            group by k.task_id, y.step_id) x),
 e as (
