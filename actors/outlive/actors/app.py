@@ -8,7 +8,7 @@ from outlive.actors.kind import DeclaredKind, KindDecorator
 from outlive.actors.signature import Declared, RegistrationError
 from outlive.actors.tool import ToolDecorator
 from outlive.protocol import codec, ids
-from outlive.protocol.tools import AnyTool, Signal
+from outlive.protocol.tools import AnyKind, AnyTool, Kind, Signal
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ class App:
         *,
         model: Any,
         instructions: str = "",
-        tools: Sequence[AnyTool] = (),
+        tools: Sequence[AnyTool | AnyKind] = (),
         output: Any = str,
         **options: Any,
     ) -> DeclaredKind[[str], Any]:
@@ -92,7 +92,7 @@ class App:
             name: of the kind.
             model: ``provider:name`` or a model of pydantic-ai (see the extras ``openai``, ``anthropic``).
             instructions: what the model is told besides the rules of every agent.
-            tools: what it may call; those of this app and of others.
+            tools: what it may call: tools of this app or of others, and kinds, which run as child tasks.
             output: the type of the result.
             options: as the attributes of `outlive.actors.agents.Agent`: mode, settings, context_tokens, plans, ...
 
@@ -106,7 +106,8 @@ class App:
             output=agents.output_of(name, output), **options,
         )  # fmt: skip
         for tool in (*tools, agent.asking(_nobody)):
-            self._add("tool", self._tools, tool)
+            what, registry = ("task", self._kinds) if isinstance(tool, Kind) else ("tool", self._tools)
+            self._add(what, registry, tool)
         kind = agents.declare(agent)
         self._add("task", self._kinds, kind)
         return kind

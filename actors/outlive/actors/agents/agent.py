@@ -14,13 +14,14 @@ from outlive.actors.agents import models, reading
 from outlive.actors.agents.context import tokens
 from outlive.actors.agents.decisions import Decided, Outline
 from outlive.actors.agents.models import Mode, Offer
+from outlive.actors.agents.reading import Ability
 from outlive.actors.agents.versions import OnChange, Version
 from outlive.actors.kind import DeclaredKind
 from outlive.actors.signature import RegistrationError
 from outlive.actors.task import Task
 from outlive.protocol import codec, ids
 from outlive.protocol.arguments import Arguments
-from outlive.protocol.tools import AnyTool, RetryPolicy, Tool
+from outlive.protocol.tools import RetryPolicy, Tool
 
 RULES: Final = """\
 You work on one goal, step by step. Each request shows you the facts so far; you have no other memory. Choose what to
@@ -65,7 +66,8 @@ class Agent:
         also: models that earlier tasks may still work with.
         on_change: what happens to a task that began with another model or prompt, see `outlive.actors.agents.versions`.
         instructions: the author's.
-        tools: by name.
+        description: what other agents are told that may give it a goal.
+        tools: by name; a kind among them is run as a child task.
         output: the argument ``output`` of ``finish``.
         mode: how decisions are expressed.
         settings: for the model, as pydantic-ai knows them.
@@ -84,7 +86,8 @@ class Agent:
     also: Sequence[Any] = ()
     on_change: OnChange = "pin"
     instructions: str
-    tools: Mapping[str, AnyTool]
+    description: str = ""
+    tools: Mapping[str, Ability]
     output: Arguments
     mode: Mode = "tools"
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -190,10 +193,10 @@ class Agent:
         return Offer(name, _WORDS[name], {**schema, "$defs": defs} if defs else schema)
 
 
-def _description(tool: AnyTool) -> str:
+def _description(tool: Ability) -> str:
     """What the model is told of a tool: its docstring, and what calling it means."""
     said = inspect.getdoc(tool.fn) or tool.title
-    wants = " A person is asked before it is done." if tool.requires_approval else ""
+    wants = " A person is asked before it is done." if isinstance(tool, Tool) and tool.requires_approval else ""
     return f"{said}{wants}"
 
 
@@ -204,6 +207,7 @@ def declare(agent: Agent) -> DeclaredKind[[str], Any]:
     async def perform(task: Task, goal: str) -> Any:
         return await Run(agent, task, goal).run()
 
+    perform.__doc__ = agent.description or f"Give a goal to {agent.name}: it works on it by itself."
     goal = inspect.Parameter("goal", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str)
     output = agent.output.types["output"]
     return DeclaredKind(

@@ -21,16 +21,18 @@ from outlive.actors.agents.brakes import Brakes
 from outlive.actors.agents.context import Context, Done, Situation, compose
 from outlive.actors.agents.decisions import Call, Decided, Outline, Question, Recall
 from outlive.actors.agents.models import Answer, Offer
+from outlive.actors.agents.reading import Ability
 from outlive.actors.agents.versions import STAY, STOP, Asked, Consent, Version, choose, describe
 from outlive.actors.effect import Effect
 from outlive.actors.flow import Flow
 from outlive.actors.history import call_text
 from outlive.actors.step import ToolStep, printable
 from outlive.actors.task import Task, flow_of
+from outlive.actors.waiting import Child
 from outlive.protocol import codec
-from outlive.protocol.errors import StepFailed
+from outlive.protocol.errors import StepFailed, TaskCancelled, TaskFailed
 from outlive.protocol.task import Failure
-from outlive.protocol.tools import AnyTool, Operation
+from outlive.protocol.tools import AnyTool, Kind, Operation
 
 RESULT: Final = 1_000_000
 """Characters of a result that an agent can look at; `recall` pages through them."""
@@ -226,24 +228,27 @@ class Run:
     async def _one(self, call: Call) -> Done:
         tool, arguments = self._bound(call)
         planning.attribute(self._flow, call.item)
-        step = cast("ToolStep[Any]", self._task.call(tool, **arguments))
+        begun = self._task.spawn(tool, **arguments) if isinstance(tool, Kind) else self._task.call(tool, **arguments)
         planning.attribute(self._flow, None)
+        step = cast("ToolStep[Any] | Child[Any]", begun)
         shown = call_text(tool.name, codec.encode(call.arguments), tuple(tool.arguments.signature.parameters))
         try:
             result = await step
-        except StepFailed as failed:
+        except TaskCancelled:
+            return Done(step.step_id, shown, tool.name, ok=False, text="its task was cancelled")
+        except (StepFailed, TaskFailed) as failed:
             return Done(
                 step.step_id, shown, tool.name, ok=False, text=f"{failed.failure.type}: {failed.failure.message}"
             )
         text = result if isinstance(result, str) else codec.encode(result).decode()
         return Done(step.step_id, shown, tool.name, ok=True, text=text[:RESULT])
 
-    def _bound(self, call: Call) -> tuple[AnyTool, Mapping[str, Any]]:
+    def _bound(self, call: Call) -> tuple[Ability, Mapping[str, Any]]:
         """Find the tool of a recorded call. Pauses when today's code has it no more, or with other parameters."""
         tool = self._agent.tools.get(call.tool)
         try:
             if tool is not None:
-                return tool, tool.decode_arguments(codec.encode(call.arguments))
+                return tool, tool.arguments.decode(codec.encode(call.arguments))
             why = "the agent has no such tool now"
         except codec.NotStorable as error:
             why = f"its parameters are others now: {error}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -10,7 +10,7 @@ from outlive.actors.agents.decisions import Call, Question, Recall
 from outlive.protocol import codec
 from outlive.protocol.arguments import Arguments
 from outlive.protocol.plan import Item, Plan, PlanInvalid
-from outlive.protocol.tools import AnyTool
+from outlive.protocol.tools import AnyKind, AnyTool
 
 PLAN: Final = "make_plan"
 ASK: Final = "ask_person"
@@ -47,6 +47,10 @@ class RecallWords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start: int = 0
 
 
+Ability: TypeAlias = AnyTool | AnyKind
+"""What a model may call: a tool, or a kind whose task is then a child."""
+
+
 @dataclass(slots=True)
 class Rules:
     """What choices are checked against.
@@ -60,7 +64,7 @@ class Rules:
         needs_plan: nothing is called before there is a plan.
     """
 
-    tools: Mapping[str, AnyTool]
+    tools: Mapping[str, Ability]
     output: Arguments
     plan: Plan | None
     ready: frozenset[str]
@@ -150,7 +154,7 @@ def _call(found: Read, name: str, given: dict[str, Any], rules: Rules) -> Call:
     if rules.plan is not None and found.plan is None:
         _check_item(item, rules)
     bound = tool.arguments.decode(codec.encode(given))
-    return Call(tool=name, arguments=codec.decode(tool.encode_arguments(bound)), item=item)
+    return Call(tool=name, arguments=codec.decode(tool.arguments.encode(bound)), item=item)
 
 
 def _check_item(item: Any, rules: Rules) -> None:

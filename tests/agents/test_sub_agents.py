@@ -1,0 +1,69 @@
+"""An agent gives a part of its goal to another one: a child task, with a model and a history of its own."""
+
+import asyncio
+
+from outlive.actors import App, Task
+from outlive.actors.testing import Server
+from tests.actors.scene import dying, rows, serving
+from tests.agents.script import Script, finish
+
+
+def _app(lead: Script, helper: Script) -> App:
+    app = App("family")
+
+    @app.task
+    async def shout(task: Task, text: str) -> str:
+        """Say it loudly."""
+        return text.upper()
+
+    @app.task
+    async def fail(task: Task, text: str) -> str:
+        """Cannot do it."""
+        raise RuntimeError(f"no {text}")
+
+    researcher = app.agent(
+        "researcher", model=helper.model, output=int, plans=False, description="Finds out how many there are."
+    )
+    app.agent("lead", model=lead.model, tools=[researcher, shout, fail], output=str, plans=False)
+    return app
+
+
+async def test_an_agent_is_a_tool_of_another(server: Server) -> None:
+    helper = Script(finish(7))
+    lead = Script(
+        [("researcher", {"goal": "count them"}), ("shout", {"text": "hello"}), ("fail", {"text": "way"})], finish("done")
+    )
+    app = _app(lead, helper)
+    async with serving(app, server) as client:
+        handle = await client.submit(app.kinds["lead"].with_options(task_id="family-1"), "go")
+        async with asyncio.timeout(60):
+            assert await handle.result() == "done"
+
+    assert "researcher: Finds out" not in lead.requests[0]
+    assert "# Goal\ncount them" in helper.requests[0]
+    assert 'tool="researcher">\n7\n' in lead.requests[1]
+    assert 'tool="shout">\nHELLO\n' in lead.requests[1]
+    assert 'tool="fail" failed>\nRuntimeError: no way\n' in lead.requests[1]
+    children = await rows(server, "select kind, status from task where parent = 'family-1' order by kind")
+    assert [tuple(row) for row in children] == [("fail", "failed"), ("researcher", "succeeded"), ("shout", "succeeded")]
+
+
+async def test_a_lead_that_died_finds_its_children_again(server: Server) -> None:
+    helper = Script([("ask_person", {"question": "How many?"})], finish(7))
+    lead = Script([("researcher", {"goal": "count them"})], finish("done"))
+    app = _app(lead, helper)
+    async with dying(app, server) as client:
+        await client.submit(app.kinds["lead"].with_options(task_id="family-2"), "go")
+        query = "select task_id from task where parent = 'family-2' and status = 'paused'"
+        async with asyncio.timeout(30):
+            while not (found := await rows(server, query)):  # noqa: ASYNC110  # reason: a table tells no event
+                await asyncio.sleep(0.02)
+    child = found[0]["task_id"]
+    async with serving(app, server) as client:
+        (reason,) = (await client.get(child)).reasons
+        await client.answer(child, str(reason.step_id), "seven")
+        async with asyncio.timeout(60):
+            assert await client.handle("family-2", str).result() == "done"
+
+    assert (len(lead.requests), len(helper.requests)) == (2, 2)
+    assert len(await rows(server, "select 1 from task where parent = 'family-2'")) == 1
