@@ -31,7 +31,8 @@ def _app(lead: Script, helper: Script) -> App:
 async def test_an_agent_is_a_tool_of_another(server: Server) -> None:
     helper = Script(finish(7))
     lead = Script(
-        [("researcher", {"goal": "count them"}), ("shout", {"text": "hello"}), ("fail", {"text": "way"})], finish("done")
+        [("researcher", {"goal": "count them"}), ("shout", {"text": "hello"}), ("fail", {"text": "way"})],
+        finish("done"),
     )
     app = _app(lead, helper)
     async with serving(app, server) as client:

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from outlive.actors.kind import DeclaredKind, KindDecorator
 from outlive.actors.signature import Declared, RegistrationError
 from outlive.actors.tool import ToolDecorator
 from outlive.protocol import codec, ids
 from outlive.protocol.tools import AnyKind, AnyTool, Kind, Signal
+
+if TYPE_CHECKING:
+    from pydantic_ai import Agent
 
 T = TypeVar("T")
 
@@ -76,41 +79,57 @@ class App:
         for signal in other.signals.values():
             self.signal(signal.name, signal.type)
 
+    @overload
     def agent(
         self,
-        name: str,
+        agent: str,
+        *,
+        model: Any,
+        instructions: str = "",
+        tools: Sequence[AnyTool | AnyKind] = (),
+        output: type[T],
+        **options: Any,
+    ) -> DeclaredKind[[str], T]: ...
+    @overload
+    def agent(
+        self,
+        agent: str,
         *,
         model: Any,
         instructions: str = "",
         tools: Sequence[AnyTool | AnyKind] = (),
         output: Any = str,
         **options: Any,
-    ) -> DeclaredKind[[str], Any]:
+    ) -> DeclaredKind[[str], Any]: ...
+    @overload
+    def agent(self, agent: "Agent[Any, T]", **options: Any) -> DeclaredKind[[str], T]: ...
+    def agent(self, agent: Any, **options: Any) -> DeclaredKind[[str], Any]:
         """Declare an agent: a kind that takes a ``goal``; the model decides each next step.
 
         Args:
-            name: of the kind.
-            model: ``provider:name`` or a model of pydantic-ai (see the extras ``openai``, ``anthropic``).
-            instructions: what the model is told besides the rules of every agent.
-            tools: what it may call: tools of this app or of others, and kinds, which run as child tasks.
-            output: the type of the result.
-            options: as the attributes of `outlive.actors.agents.Agent`: mode, settings, context_tokens, plans, ...
+            agent: the name of the kind; or an agent of pydantic-ai as it is, whose requests and tool calls then
+                are steps (options as for `outlive.actors.agents.existing.declare_existing`).
+            options: ``model``: ``provider:name`` or a model of pydantic-ai. ``instructions``: what the model is told
+                besides the rules of every agent. ``tools``: what it may call: tools of this app or of others, and
+                kinds, which run as child tasks. ``output``: the type of the result. The others are the attributes
+                of `outlive.actors.agents.Agent`: mode, settings, context_tokens, plans, on_change, ...
 
         Raises:
             RegistrationError: pydantic-ai is not installed, a name is taken, the output cannot be stored.
         """
         from outlive.actors import agents  # noqa: PLC0415  # needs an extra
 
-        agent = agents.Agent(
-            name=name, model=model, instructions=instructions, tools={tool.name: tool for tool in tools},
-            output=agents.output_of(name, output), **options,
-        )  # fmt: skip
-        for tool in (*tools, agent.asking(_nobody)):
-            what, registry = ("task", self._kinds) if isinstance(tool, Kind) else ("tool", self._tools)
-            self._add(what, registry, tool)
-        kind = agents.declare(agent)
-        self._add("task", self._kinds, kind)
-        return kind
+        if not isinstance(agent, str):
+            from outlive.actors.agents.existing import declare_existing  # noqa: PLC0415  # the same
+
+            return declare_existing(self, agent, **options)
+        return agents.put(self, agent, **options)
+
+    def add(self, *specs: AnyTool | AnyKind) -> None:
+        """Put tools and kinds that were made elsewhere into the app. Raises `RegistrationError` when a name is taken."""
+        for spec in specs:
+            what, registry = ("task", self._kinds) if isinstance(spec, Kind) else ("tool", self._tools)
+            self._add(what, registry, spec)
 
     async def run(self) -> None:
         """Serve this app's tasks until stopped: a worker with the settings of the environment (``OUTLIVE_*``)."""
@@ -131,7 +150,3 @@ class App:
                 f"app {self.name!r} has this name already, from {Declared(what, first.name, first.fn).place}. "
                 f'Choose another one: @app.{what}(name="...")'
             )
-
-
-async def _nobody(*_args: Any, **_kwargs: Any) -> Any:
-    raise RuntimeError("a model is asked by its agent's task alone")

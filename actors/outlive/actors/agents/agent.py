@@ -5,7 +5,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from pydantic_ai.models import Model
@@ -22,6 +22,9 @@ from outlive.actors.task import Task
 from outlive.protocol import codec, ids
 from outlive.protocol.arguments import Arguments
 from outlive.protocol.tools import RetryPolicy, Tool
+
+if TYPE_CHECKING:
+    from outlive.actors.app import App
 
 RULES: Final = """\
 You work on one goal, step by step. Each request shows you the facts so far; you have no other memory. Choose what to
@@ -228,3 +231,27 @@ def output_of(name: str, output: Any) -> Arguments:
         raise RegistrationError(f"agent {name!r}: its output of type {output} cannot be stored: {error.why}") from None
     parameter = inspect.Parameter("output", inspect.Parameter.KEYWORD_ONLY, annotation=output)
     return Arguments(reading.FINISH, inspect.Signature([parameter]))
+
+
+def put(
+    app: "App",
+    name: str,
+    *,
+    model: Any,
+    instructions: str = "",
+    tools: Sequence[Ability] = (),
+    output: Any = str,
+    **options: Any,
+) -> DeclaredKind[[str], Any]:
+    """Put an agent into an app: see `App.agent`."""
+    agent = Agent(
+        name=name, model=model, instructions=instructions, tools={tool.name: tool for tool in tools},
+        output=output_of(name, output), **options,
+    )  # fmt: skip
+    kind = declare(agent)
+    app.add(*tools, agent.asking(_nobody), kind)
+    return kind
+
+
+async def _nobody(*_args: Any, **_kwargs: Any) -> Any:
+    raise RuntimeError("a model is asked by its agent's task alone")
