@@ -220,6 +220,7 @@ def declare(agent: Agent) -> DeclaredKind[[str], Any]:
         result_type=output,
         code_version=agent.version.prompt,
         title=f"{agent.name}: {{goal}}",
+        plans=True,
     )
 
 
