@@ -18,7 +18,7 @@ import msgspec
 import pydantic
 import pytest
 
-from outlive.actors import App, Operation, Outcome, RetryPolicy, Task
+from outlive.actors import App, Limit, Operation, Outcome, RetryPolicy, Task
 from outlive.actors.context import current
 from outlive.actors.signature import RegistrationError
 from outlive.actors.tool import DeclaredTool, DirectCall
@@ -110,6 +110,19 @@ def test_an_idempotent_tool_with_an_operation_in_front(app: App) -> None:
     assert (send.timeout, send.key_ttl, send.settle, send.title) == (60.0, 3600, 2, "send")
     assert send.bind(("me",), {"body": "hello"}) == {"to": "me", "body": "hello"}
     assert list(send.input_schema["properties"]) == ["body", "to"]
+
+
+def test_a_limit_is_declared_with_its_tool(app: App) -> None:
+    @app.tool(read_only=True, rate_limit=Limit(calls=10, burst=5))
+    def look(path: str) -> str:
+        return path
+
+    assert look.rate_limit == Limit(calls=10, per=1, burst=5)
+    wrong: Any = 10
+    with pytest.raises(
+        RegistrationError, match=re.escape("rate_limit=10 is no limit. Write: rate_limit=Limit(calls=10, per=1)")
+    ):
+        app.tool(read_only=True, rate_limit=wrong, name="again")(look.fn)
 
 
 def test_an_effect_that_is_sent_once(app: App) -> None:

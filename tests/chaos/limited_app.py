@@ -5,7 +5,7 @@ import time
 
 import httpx
 
-from outlive.actors import App, Limit, Operation, RetryPolicy, Task
+from outlive.actors import App, Limit, Operation, RetryPolicy, Task, Unavailable
 
 URL = "LIMITED_URL"
 """Environment variable: where the remote listens."""
@@ -62,3 +62,39 @@ async def reads(task: Task) -> int:
 async def frees(task: Task) -> int:
     """One effect without a limit."""
     return await task.call(free)
+
+
+@app.tool(retries=PATIENT)
+async def charge(op: Operation) -> int:
+    """No key, nobody to ask."""
+    return await _post("charge")
+
+
+@app.tool(idempotent=True, retries=RetryPolicy(max_attempts=1000, base=8, cap=60, max_elapsed=600))
+async def persist(op: Operation) -> int:
+    """Tried for ten minutes."""
+    return await _post("persist", op.key)
+
+
+@app.tool(read_only=True, retries=RetryPolicy(base=7200, cap=7200))
+async def down() -> None:
+    """Never works; tried again within two hours."""
+    raise Unavailable("no service")
+
+
+@app.task
+async def charges(task: Task) -> int:
+    """One effect without key and query."""
+    return await task.call(charge)
+
+
+@app.task
+async def persists(task: Task) -> int:
+    """One effect, patiently."""
+    return await task.call(persist)
+
+
+@app.task
+async def downs(task: Task) -> None:
+    """Backs off for long."""
+    await task.call(down)

@@ -56,6 +56,7 @@ _BY_NAME: Final[Mapping[str, ErrorClass]] = {
     **{f"httpx.{name}": found for name, found in _OF_HTTPX.items()},
     **{f"httpx2.{name}": found for name, found in _OF_HTTPX.items()},
     # models by pydantic-ai, where the error came without a status
+    "pydantic_ai.ModelRequestTimeout": TIMEOUT,
     "pydantic_ai.ModelRateLimitError": RATE_LIMITED,
     "pydantic_ai.ModelQuotaExceededError": RATE_LIMITED,
     "pydantic_ai.ModelAuthenticationError": DENIED,
@@ -93,6 +94,33 @@ _BY_NAME: Final[Mapping[str, ErrorClass]] = {
     "sqlite3.ProgrammingError": INVALID,
 }
 """By package and class. The first match along the bases counts, so that a base stands for what is not named."""
+
+_BY_WORD: Final[Mapping[str, ErrorClass]] = {
+    "rate_limit_error": RATE_LIMITED,
+    "rate_limit_exceeded": RATE_LIMITED,
+    "overloaded_error": UNAVAILABLE,
+    "server_error": UNAVAILABLE,
+    "api_error": UNAVAILABLE,
+    "timeout_error": TIMEOUT,
+    "authentication_error": DENIED,
+    "permission_error": DENIED,
+    "invalid_request_error": INVALID,
+    "not_found_error": INVALID,
+}
+"""What providers of models call an error inside an open stream, whose status was 200."""
+
+_THROTTLING: Final = frozenset(
+    {
+        "Throttling",
+        "ThrottlingException",
+        "ThrottledException",
+        "TooManyRequestsException",
+        "RequestLimitExceeded",
+        "ProvisionedThroughputExceededException",
+        "SlowDown",
+    }
+)
+"""AWS's codes for "too many", mostly with a status of 400."""
 
 _BY_SQLSTATE: Final[tuple[tuple[str, ErrorClass], ...]] = (
     ("08001", NOT_SENT), ("08004", NOT_SENT), ("08", TIMEOUT),
@@ -169,7 +197,7 @@ def classify(error: BaseException, own: Callable[[BaseException], ErrorClass | N
             named = None
         if named is not None:
             return ErrorClass(named)
-    for find in (_ours, _group, _mcp, _database, _smtp, _status, _connection, _named, _standard):
+    for find in (_ours, _group, _mcp, _database, _smtp, _throttling, _status, _word, _connection, _named, _standard):
         if (found := find(error)) is not None:
             return found
     return ErrorClass.BUG
@@ -248,6 +276,21 @@ def _smtp(error: BaseException) -> ErrorClass | None:
     return INVALID if any(isinstance(code, int) and code >= 500 for code in codes) else RATE_LIMITED
 
 
+def _throttling(error: BaseException) -> ErrorClass | None:
+    code = _entry(_entry(_attribute(error, "response"), "Error"), "Code")
+    return RATE_LIMITED if isinstance(code, str) and code in _THROTTLING else None
+
+
+def _word(error: BaseException) -> ErrorClass | None:
+    body = _attribute(error, "body")
+    told = _entry(body, "error") or body
+    words = (
+        *(_attribute(error, name) for name in ("code", "type")),
+        *(_entry(told, name) for name in ("code", "type")),
+    )
+    return next((_BY_WORD[word] for word in words if isinstance(word, str) and word in _BY_WORD), None)
+
+
 def _status(error: BaseException) -> ErrorClass | None:
     status = status_of(error)
     return None if status is None else status_class(status)
@@ -258,6 +301,8 @@ def _connection(error: BaseException) -> ErrorClass | None:
     names = {base.__name__ for base in type(error).__mro__}
     if not names & {"APIConnectionError", "APITimeoutError", "ModelConnectionError"}:
         return None
+    if _attribute(error, "phase") in ("pool", "connect"):  # pydantic-ai's word for "no request left"
+        return NOT_SENT
     cause = error.__cause__ or error.__context__
     return NOT_SENT if cause is not None and classify(cause) is NOT_SENT else TIMEOUT
 
@@ -325,6 +370,10 @@ def _metadata(error: BaseException) -> Mapping[str, Any]:
     response: Any = _attribute(error, "response")
     found: Any = response.get("ResponseMetadata") if isinstance(response, dict) else None
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _entry(source: object, name: str) -> Any:
+    return cast("dict[str, Any]", source).get(name) if isinstance(source, dict) else None
 
 
 def _attribute(source: object, name: str) -> Any:

@@ -216,8 +216,10 @@ class Buckets:
         newer = self._heard.keys() | self._unwritten.keys()
         for door in self._pauses.keys() - found.keys() - newer:
             self._forget(door)
+        now = self._clock.now()
         for door in found.keys() - newer:
-            self._know(door, found[door])
+            if found[door] > now:
+                self._know(door, found[door])
 
     async def _write(self) -> None:
         """Write what has gathered: pauses, and leases that have ended."""
