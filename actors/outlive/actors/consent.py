@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from outlive.actors.flow import Flow
+from outlive.actors.flow import Flow, Skipped
 from outlive.actors.history import REJECTED, Part
 from outlive.actors.step import ToolStep, failure_of
 from outlive.infra import happenings
@@ -88,7 +88,12 @@ class Consented(ToolStep[R]):
             return Record(facts=(self._approval("asked", reason.message),), operations=(operation,), point="question")
 
         while True:
-            letter = await self.flow.consult(self.step_id, reason, asked)
+            try:
+                letter = await self.flow.consult(self.step_id, reason, asked)
+            except Skipped:
+                row = self._row("failed", arguments=self.encoded, ended=self.flow.world.clock.now())
+                self.flow.write(Record(operations=(row,)))  # it will never be sent
+                raise
             if letter is None:
                 raise self._refused(None, "expired", f"nobody said yes to {self._title()} in time")
             command = read_command(letter)

@@ -186,6 +186,7 @@ class Effect(Unique[R]):
     async def _intend(self) -> None:
         """Make the operation durable as started; the yes it rests on is used up in the same transaction."""
         flow = self.flow
+        flow.heed(self.step_id)
         record = self.rests()
         record.operations = (self._row("started", arguments=self.encoded)._replace(note=self._note),)
         record.current_step, record.state, record.point = self.step_id, flow.withdraw(self.step_id), "intent"
@@ -406,6 +407,7 @@ class Effect(Unique[R]):
     # --- ends without a call
 
     def _had_happened(self, value: Any, how: str, letter: Mail | None) -> Found[R]:
+        self.flow.heed(self.step_id)
         body, value = codec.pack(value, self.tool.result_type)
         self._settle("succeeded")
         message = f"{self._title()}: {how}. Not sent again."[:500]
@@ -419,6 +421,7 @@ class Effect(Unique[R]):
         return Found(value)
 
     def _ended(self, message: str, kind: str, letter: Mail | None, status: str = "failed") -> StepFailed:
+        self.flow.heed(self.step_id)
         failure = Failure(
             type=kind, message=f"{self._title()}: {message}", error_class=kind.lower(), step_id=self.step_id
         )

@@ -42,6 +42,10 @@ class Stopped(asyncio.CancelledError):
     """A step was to begin in an actor that is cancelled, pausing, being drained or fenced. Nothing was run."""
 
 
+class Skipped(Exception):
+    """A person has given a result to the step that waits for them: it ends with what is stored."""
+
+
 class Misplaced(RuntimeError):
     """A step was called from an asyncio task that the durable function does not own, so it has no stable place."""
 
@@ -101,6 +105,7 @@ class Flow:
         self.news = asyncio.Event()  # something changed that the actor should look at
         self.idle_since: float | None = None
         self._chosen: set[str] = set()
+        self._entered: dict[str, tuple[str, bytes]] = {}  # the same: name and digest of the call
         self._steps: dict[str, asyncio.Task[object] | None] = {}  # begun and not ended: who awaits them
         self._open = asyncio.Event()
         self._open.set()
@@ -281,7 +286,7 @@ class Flow:
 
     # --- steps
 
-    async def enter(self, step_id: str, name: str, *, read_only: bool = False) -> None:
+    async def enter(self, step_id: str, name: str, digest: bytes, *, read_only: bool = False) -> None:
         """Wait for a leave to be decided, refuse when stopping, and say where a resumed task goes on."""
         if not self._open.is_set():
             await self._open.wait()
@@ -292,14 +297,22 @@ class Flow:
             self._fresh = False
             self._say_resumed(step_id, name, read_only=read_only)
         self._steps[step_id] = asyncio.current_task()
+        self._entered[step_id] = (name, digest)
         self.in_flight += 1
         self.idle_since = None
 
     def leave(self, step_id: str) -> None:
         """A step that entered has ended."""
-        del self._steps[step_id]
+        del self._steps[step_id], self._entered[step_id]
         self.in_flight -= 1
         self._settle()
+
+    def known(self, step_id: str) -> StoredFact | None:
+        """What is stored of a step, or known of one that runs: its name and digest tell what it was called with."""
+        if (stored := self.history.known(step_id)) is not None or step_id not in self._entered:
+            return stored
+        name, digest = self._entered[step_id]
+        return StoredFact(0, "step", step_id, name, "started", digest, 1, None, None, None)
 
     async def abandon(self) -> None:
         """Give up steps that the function has left behind (in an `asyncio.gather` of which one call failed)."""
@@ -423,6 +436,8 @@ class Flow:
     ) -> Mail | None:
         """Wait for a person's word on a step. None: `reason.until` came first. Only between `enter` and `leave`.
 
+        Raises `Skipped` where the word is the step's result.
+
         Args:
             step_id: the step.
             reason: why the task waits; stays in its row until a command takes it away.
@@ -430,6 +445,7 @@ class Flow:
                 for a fact that has a number must be written.
             kept_as: the name under which the history keeps the word; else the step's id.
         """
+        self.heed(step_id)
         name = kept_as or step_id
         letters = self.history.letters
         if not letters[name] and not self.stands(reason):
@@ -445,9 +461,22 @@ class Flow:
         while not letters[name]:
             event = self._letter_waiters[name] = asyncio.get_running_loop().create_future()
             what = f"a person: {reason.reason}"
-            if not await self.wait(step_id, what, until, event, person=True) and not letters[name]:
+            came = await self.wait(step_id, what, until, event, person=True)
+            self.heed(step_id)
+            if not came and not letters[name]:
                 return None
         return letters[name].popleft()
+
+    def heed(self, step_id: str) -> None:
+        """Raise `Skipped` when a person has ended this step that runs."""
+        if step_id in self.history.done:
+            raise Skipped(step_id)
+
+    def skipped(self, step_id: str) -> None:
+        """A step was given its result: wake it, if it waits."""
+        wait = self.waits.get(step_id)
+        if wait is not None and not wait.event.done():
+            wait.event.set_result(True)
 
     def stands(self, reason: Reason) -> bool:
         """True when the task's row says already that it waits for this."""

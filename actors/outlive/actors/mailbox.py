@@ -164,7 +164,7 @@ class Mailbox:
     def _give_result(self, letter: Mail) -> None:
         """A person gives a step its result: from here on the history has it."""
         command, history, answer = read_command(letter), self._flow.history, AnswerRow(letter.pos, taken=True)
-        known = history.known(letter.name or "")
+        known = self._flow.known(letter.name or "")
         if known is None or not isinstance(command, Skip):
             self._flow.write(Record(answers=(answer,)))
             return
@@ -177,6 +177,7 @@ class Mailbox:
             record.operations = (refused(asked, self._flow.world.clock.now()),)  # it will never be sent
         self._flow.write(record)
         history.replace(known._replace(seq=fact.seq, status="completed", body=body))
+        self._flow.skipped(known.step_id)
 
     def _moved(self, known: StoredFact, status: StepStatus, message: str, letter: Mail, **more: Any) -> Fact:
         """Return the fact that a letter has moved a step."""

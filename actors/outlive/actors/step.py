@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from outlive.actors import context
 from outlive.actors.classifier import classify
-from outlive.actors.flow import Flow, Stopped
+from outlive.actors.flow import Flow, Skipped, Stopped
 from outlive.actors.history import OPERATION, call_text
 from outlive.actors.limits import Limited
 from outlive.actors.reactions import Reaction, Retry, Throttle, react
@@ -166,9 +166,11 @@ class ToolStep(Limited, Generic[R]):
 
     async def _perform(self) -> R:
         flow = self.flow
-        await flow.enter(self.step_id, self.tool.name, read_only=self.tool.read_only)
+        await flow.enter(self.step_id, self.tool.name, self.digest, read_only=self.tool.read_only)
         try:
             return await self._attempts()
+        except Skipped:
+            return self._stored(flow.history.done[self.step_id])
         except asyncio.CancelledError as error:
             self.interrupted(error)
             raise

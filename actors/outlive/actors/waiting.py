@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from outlive.actors.flow import Flow
+from outlive.actors.flow import Flow, Skipped
 from outlive.actors.history import call_text
 from outlive.actors.step import SHORT, given_up
 from outlive.infra import happenings
@@ -73,9 +73,11 @@ class Waiting(Generic[R]):
         raise NotImplementedError
 
     async def _perform(self) -> R:
-        await self.flow.enter(self.step_id, self.name)
+        await self.flow.enter(self.step_id, self.name, self.digest)
         try:
             return await self.perform(self.flow.history.waits.get(self.step_id))
+        except Skipped:
+            return self.stored(self.flow.history.done[self.step_id])
         except asyncio.CancelledError as error:
             if self.flow.gave_up(error):
                 failure = given_up(self.step_id, self.name)
