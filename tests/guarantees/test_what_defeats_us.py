@@ -26,7 +26,7 @@ from tests.chaos.harness import (
 
 APP = "tests.chaos.defeats_app:app"
 EFFECTS = "tests.chaos.effects_app:app"
-SHORT = {"OUTLIVE_LEASE": "1.5", "OUTLIVE_HEARTBEAT": "0.3"}
+SHORT = {"OUTLIVE_LEASE": "3", "OUTLIVE_HEARTBEAT": "0.5"}
 PAUSED = "select count(*) = 1 from outlive.task where status = 'paused'"
 
 
@@ -37,7 +37,8 @@ async def test_a_process_that_stands_still_between_check_and_send(
 
     Defeats: a process that stands still between the lease check and the send, for longer than lease, timeout and `settle`
     Then: the tool without a key sends when it goes on, and its successor has sent already: the effect happens twice
-    Seen: one success in the ledger; the process that went on says that it was fenced and ends
+    Seen: the process that went on ends as fenced; where it can still say so, the effect is marked as perhaps twice
+        (`outlive receipt TASK`) and told as attention
     """
     frozen = tmp_path / "frozen"
     variables = {**SHORT, FROZEN: str(frozen)}
@@ -93,7 +94,7 @@ async def test_a_settle_that_is_too_short(shared: Server, service: FakeService) 
 
     Defeats: a `settle` that is shorter than a request can be on its way
     Then: the "no" is believed before the first request arrives: the effect happens twice
-    Seen: "Sent again" in the task's progress; a reconciler that is asked once more reports two matches
+    Seen: "Sent again" in the task's progress; a reconciler that is asked once more finds two, which marks the effect
     """
     await service.behave("late", name="open_ticket", seconds=4.5)
     async with WorkerProcess(shared, EFFECTS, service=service, environment={"EFFECTS_SETTLE": "0"}):
