@@ -161,7 +161,7 @@ CLASSES: list[tuple[BaseException, str]] = [
     (
         stranger(
             "ModelOverloadedError",
-            (type("ModelUnavailableError", (Exception,), {"__module__": "pydantic_ai.exceptions"}),),
+            (type("ModelAPIError", (Exception,), {"__module__": "pydantic_ai.exceptions"}),),
         ),
         "unavailable",
     ),

@@ -194,7 +194,8 @@ def declare(
     }  # fmt: skip
     given = {flag: value for flag, value in effect.items() if value is not None and value is not False}
     check_flags(declared, given, read_only=read_only)
-    if not isinstance(rate_limit, Limit | None):
+    limit: Any = rate_limit
+    if not isinstance(limit, Limit | None):
         raise declared.refuse(f"rate_limit={rate_limit!r} is no limit. Write: rate_limit=Limit(calls=10, per=1)")
     signature = read(declared, Operation)
     if callable(requires_approval):
