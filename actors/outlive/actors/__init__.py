@@ -20,6 +20,7 @@ from outlive.protocol.errors import (
     Unavailable,
 )
 from outlive.protocol.operations import Outcome
+from outlive.protocol.secrets import Secret
 from outlive.protocol.tools import Operation, RetryPolicy
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ __all__ = [
     "PermissionDenied",
     "RateLimited",
     "RetryPolicy",
+    "Secret",
     "StepFailed",
     "Task",
     "TaskCancelled",

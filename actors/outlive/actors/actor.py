@@ -31,7 +31,7 @@ from outlive.infra.claims import Claimed, Mail
 from outlive.infra.clerk import cancel_message, ends_by_itself
 from outlive.infra.journal import Line, Refused
 from outlive.infra.records import Fact, Record, State
-from outlive.protocol import codec, lifecycle
+from outlive.protocol import codec, lifecycle, secrets
 from outlive.protocol.errors import StepFailed, TaskCancelled, TaskFailed
 from outlive.protocol.operations import ErrorClass
 from outlive.protocol.task import Failure, Reason, ReasonCode, Status
@@ -202,8 +202,15 @@ class Actor:
         try:
             return self._kind.decode_input(bytes(_inputs.decode(self.claimed.input).input))
         except codec.NotStorable as error:
-            wrong = Failure(type="InvalidInput", message=str(error), error_class=str(ErrorClass.INVALID_ARGUMENTS))
+            wrong = Failure(
+                type="InvalidInput", message=self._clean(str(error)), error_class=str(ErrorClass.INVALID_ARGUMENTS)
+            )
             raise StepFailed(wrong) from None
+
+    def _clean(self, text: str) -> str:
+        """Return a text of the task's author, or of an error, without the secrets of its input."""
+        secret = self._kind.arguments.secrets
+        return secrets.scrub(text, secret, bytes(_inputs.decode(self.claimed.input).input)) if secret else text
 
     def _check_policy(self) -> None:
         """Refuse a submit that wants a yes for tools that the app has not: it would get none, and not know."""
@@ -319,7 +326,9 @@ class Actor:
         step_id = next(reversed(self.flow.waits), None)
         failure = error.failure if isinstance(error, StepFailed | TaskFailed) else failure_of(error, step_id)
         trace = "".join(traceback.format_exception(error))[-8000:]
-        failure = msgspec.structs.replace(failure, traceback=printable(trace))
+        failure = msgspec.structs.replace(
+            failure, message=self._clean(failure.message), traceback=self._clean(printable(trace))
+        )
         self.crash = Crash(failure, self.claim.steps)
         earlier = [crash for crash in self._crashes if crash.steps == self.claim.steps]
         known = any(crash.signature == self.crash.signature for crash in earlier)

@@ -185,7 +185,7 @@ async def _previews(calls: Sequence[Consented[Any]]) -> list[str]:
 
     async def one(call: Consented[Any]) -> str:
         async with limit:
-            return await call.preview()
+            return call.clean(await call.preview())
 
     return await asyncio.gather(*map(one, calls))
 

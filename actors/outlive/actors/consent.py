@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from outlive.actors.flow import Flow, Skipped
 from outlive.actors.history import REJECTED, Part
-from outlive.actors.step import ToolStep, failure_of
+from outlive.actors.step import ToolStep
 from outlive.infra import happenings
 from outlive.infra.claims import Mail
 from outlive.infra.clerk import read_command
@@ -84,7 +84,7 @@ class Consented(ToolStep[R]):
         reason = self._reason(ReasonCode.APPROVAL, f"outlive approve {self._named}", message[:2000], until)
 
         def asked() -> Record:
-            operation = self._row("awaiting_approval", arguments=self.encoded)
+            operation = self._row("awaiting_approval", arguments=self.shown)
             return Record(facts=(self._approval("asked", reason.message),), operations=(operation,), point="question")
 
         while True:
@@ -123,7 +123,7 @@ class Consented(ToolStep[R]):
         try:
             return f"{shown}: {await self.run(self.tool.preparer)}"
         except Exception as error:  # noqa: BLE001  # a preview may fail in any way; the question stands all the same
-            return f"{shown} (no preview: {failure_of(error).message})"
+            return f"{shown} (no preview: {self.failure(error).message})"
 
     def _refused(self, letter: Mail | None, status: str, message: str) -> StepFailed:
         """Record a no. Returns what is raised now and on every resume."""
@@ -135,7 +135,7 @@ class Consented(ToolStep[R]):
             note = (REJECTED + message)[:500]
             self.flow.history.refusals.setdefault(self.payload, (self.step_id, message))
         self._settle("failed")
-        row = self._row("failed", arguments=self.encoded, ended=self.flow.world.clock.now())
+        row = self._row("failed", arguments=self.shown, ended=self.flow.world.clock.now())
         self.flow.write(
             Record(
                 facts=(
@@ -211,19 +211,25 @@ class Consented(ToolStep[R]):
 
     def _reason(self, code: ReasonCode, do: str, message: str, until: Any) -> Reason:
         return Reason(
-            reason=code, since=self.flow.world.clock.now(), do=do, message=message, step_id=self.step_id,
+            reason=code, since=self.flow.world.clock.now(), do=do, message=self.clean(message), step_id=self.step_id,
             operation_id=self.operation_id, until=until, digest=self.payload.hex(),
         )  # fmt: skip
 
     def row(self, status: str, *, ended: datetime | None = None) -> OperationRow:
         """What the ledger says of this call before it has begun."""
         self._began = self.flow.world.clock.now()
-        return self._row(status, arguments=self.encoded, ended=ended)
+        return self._row(status, arguments=self.shown, ended=ended)
 
     def _approval(self, status: Any, message: str, letter: Mail | None = None, *, by: str | None = None) -> Fact:
         by = letter.by if letter is not None else by
         return happenings.approval(
-            self.flow.claim, self.flow.world.clock.now(), self.step_id, self.operation_id, status, message, by=by
+            self.flow.claim,
+            self.flow.world.clock.now(),
+            self.step_id,
+            self.operation_id,
+            status,
+            self.clean(message),
+            by=by,
         )
 
 

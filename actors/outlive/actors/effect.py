@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from outlive.actors.consent import pos, taken
 from outlive.actors.flow import Flow
 from outlive.actors.reactions import IfNot, Reaction, Retry, Unknown
-from outlive.actors.step import failure_of, given_up
+from outlive.actors.step import given_up
 from outlive.actors.threads import Late
 from outlive.actors.unique import Found, Unique
 from outlive.infra import failpoints
@@ -188,7 +188,7 @@ class Effect(Unique[R]):
         flow = self.flow
         flow.heed(self.step_id)
         record = self.rests()
-        record.operations = (self._row("started", arguments=self.encoded)._replace(note=self._note),)
+        record.operations = (self._row("started", arguments=self.shown)._replace(note=self._note),)
         record.current_step, record.state, record.point = self.step_id, flow.withdraw(self.step_id), "intent"
         self._phase = "intended"
         self._settle("started")
@@ -221,7 +221,7 @@ class Effect(Unique[R]):
         if not isinstance(reaction, Unknown):
             await super().follow(reaction, error)
             return
-        failure = failure_of(error)
+        failure = self.failure(error)
         self._if_not = (reaction.if_not, failure.message)
         attempt = self._attempted(self.error_class(error), failure.message)
         deadline = max(self._began + timedelta(seconds=self.tool.timeout), self.flow.world.clock.now())
@@ -326,7 +326,7 @@ class Effect(Unique[R]):
             if failpoints.armed:
                 await failpoints.hit("reconcile.after")
         except Exception as error:  # noqa: BLE001  # whatever it is: the world could not be asked
-            return Outcome.unknown(failure_of(error).message)
+            return Outcome.unknown(self.failure(error).message)
         if outcome.matches > 1:
             message = f"{self._reconciler} finds it {outcome.matches} times: it happened more than once"
             await self.flow.world.claims.doubt(self.about(lost.attempt), message)
@@ -392,7 +392,7 @@ class Effect(Unique[R]):
         """Leave the operation as what a person says of it, and begin the next one: the same arguments, another key."""
         now = self.flow.world.clock.now()
         self._settle("failed")
-        renewed = self.flow.history.renew(self.step_id, self.tool.name, self.encoded)
+        renewed = self.flow.history.renew(self.step_id, self.tool.name, self.shown)
         over = self._row("failed", ended=now)._replace(note=f"did not happen, says {by}")
         message = f"{self._title()}: {by} says that it did not happen. Sent as {self.step_id}:{renewed.operation_id}."
         self.flow.write(
@@ -403,6 +403,7 @@ class Effect(Unique[R]):
         )  # fmt: skip
         self.operation_id, self.attempt, self._began, self._first_began = renewed.operation_id, 0, now, now
         self._if_not, self._looked_up, self._agreed = None, False, False
+        self.payload = renewed.digest
 
     # --- ends without a call
 

@@ -15,7 +15,7 @@ from outlive.infra import happenings
 from outlive.infra.claims import Mail, StoredFact, StoredOperation
 from outlive.infra.clerk import answered, corrected, decided, is_word, read_command
 from outlive.infra.records import AnswerRow, Fact, OperationRow, Record, Said, State
-from outlive.protocol import codec, lifecycle
+from outlive.protocol import codec, lifecycle, secrets
 from outlive.protocol.answers import Code
 from outlive.protocol.commands import AnyCommand, ChildEnded, EditPlan, Internal, Signal, Skip
 from outlive.protocol.events import StepStatus
@@ -148,6 +148,8 @@ class Mailbox:
         message = f"{known.name}: {letter.by or 'a person'} has it tried again"
         operations: tuple[OperationRow, ...] = ()
         if (arguments := corrected(letter)) is not None:
+            tool = self._flow.world.tools.get(known.name)  # its secrets come from the code, whatever is given here
+            arguments = arguments if tool is None else secrets.without(arguments, tool.arguments.secrets)
             before = history.latest(known.step_id) or known
             renewed = history.renew(known.step_id, known.name, arguments)
             if isinstance(before, StoredOperation):  # an effect: what is sent under the new key stands in the ledger

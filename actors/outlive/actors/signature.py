@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from outlive.protocol import codec, ids
+from outlive.protocol import codec, ids, secrets
 from outlive.protocol.arguments import Arguments
 from outlive.protocol.tools import Companion, Operation
 
@@ -182,6 +182,8 @@ def _parameter(
     if hints[name] is leading:
         raise declared.refuse(f"{name}: {leading.__name__} must be the first parameter")
     _storable(declared, f"parameter {name!r}", hints[name])
+    if secrets.is_secret(hints[name]) and parameter.default not in (parameter.empty, None):
+        raise declared.refuse(f"secret parameter {name!r} has a default, which is no secret. Remove the default")
     if parameter.default is not parameter.empty:
         _fits(declared, parameter, hints[name])
     return parameter.replace(annotation=hints[name])

@@ -11,6 +11,8 @@ from collections.abc import Callable, Generator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
+import msgspec
+
 from outlive.actors import context
 from outlive.actors.classifier import classify
 from outlive.actors.flow import Flow, Skipped, Stopped
@@ -107,6 +109,7 @@ class ToolStep(Limited, Generic[R]):
         "item",
         "operation_id",
         "payload",
+        "shown",
         "step_id",
         "tool",
     )
@@ -119,6 +122,7 @@ class ToolStep(Limited, Generic[R]):
         self.tool = tool
         self.bound = bound
         self.encoded = tool.encode_arguments(bound)
+        self.shown = tool.arguments.veil(self.encoded)  # without secrets: this alone is kept
         self.digest = tool.digest(self.encoded)
         self.operation_id = OPERATION  # of what is sent: a person may have begun another one ...
         self.payload = self.digest  # ... with other arguments: this names them, `digest` what is called
@@ -147,7 +151,7 @@ class ToolStep(Limited, Generic[R]):
     def _show(self, arguments: bytes | None = None) -> str:
         """Show this call, or one of the same tool with other arguments."""
         order = tuple(self.tool.arguments.signature.parameters)
-        return call_text(self.tool.name, arguments or self.encoded, order)
+        return call_text(self.tool.name, arguments or self.shown, order)
 
     def _stored(self, fact: StoredFact) -> R:
         if fact.status != "completed":
@@ -222,14 +226,15 @@ class ToolStep(Limited, Generic[R]):
         self.operation_id = latest.operation_id
         if latest.operation_id != OPERATION:
             try:
-                self.bound = self.tool.decode_arguments(latest.arguments)
+                self.encoded = self.tool.arguments.unveil(latest.arguments, self.encoded)
+                self.bound = self.tool.decode_arguments(self.encoded)
             except Exception as error:  # a user's own type may raise anything
                 if latest.status == "prepared":
                     raise self._fail(
                         InvalidArguments(f"the arguments given do not fit: {error}"), called=False
                     ) from error
                 raise self._foreign(f"with arguments that {self.tool.name} does not take any more: {error}") from error
-            self.encoded = latest.arguments
+            self.shown = latest.arguments
             self.payload = self.tool.digest(latest.arguments)
         if latest.digest != self.payload:
             raise self._foreign("with other arguments than would be sent under its key now")
@@ -248,9 +253,9 @@ class ToolStep(Limited, Generic[R]):
             case Retry(after):
                 await self._retry_later(error, after)
             case Throttle(until):
-                raise self._throttled(error, until) from error
+                raise self._throttled(error, until) from self.cause(error)
             case _:
-                raise self._fail(error) from error
+                raise self._fail(error) from self.cause(error)
 
     def _reaction(self, error: BaseException) -> Reaction:
         """Decide what follows from what the tool raised."""
@@ -331,6 +336,7 @@ class ToolStep(Limited, Generic[R]):
 
     def _report(self, message: str, done: float | None, total: float | None) -> None:
         """Tell how far the tool is, in the words of `op.progress`; what comes too fast is dropped."""
+        message = self.clean(message)
         now = asyncio.get_running_loop().time()
         if now < self._reported + REPORT_PAUSE or self._phase != "called":
             return
@@ -359,7 +365,7 @@ class ToolStep(Limited, Generic[R]):
         try:
             fits(body, flow.world.settings.result_limit)
         except codec.NotStorable as error:
-            raise self._fail(error) from error
+            raise self._fail(error) from self.cause(error)
         record = Record(
             facts=(self._fact("completed", message[:500], took=took, body=body),),
             steps=1, current_step=self.step_id, point="outcome",
@@ -373,8 +379,8 @@ class ToolStep(Limited, Generic[R]):
 
     def _fail(self, error: BaseException, *, called: bool = True) -> StepFailed:
         """Record that the step failed for good; returns what is raised now and on every resume."""
-        attempts = (self._attempted(self.error_class(error), failure_of(error).message),) if called else ()
-        failure = failure_of(error, self.step_id, self.error_class(error))
+        attempts = (self._attempted(self.error_class(error), self.failure(error).message),) if called else ()
+        failure = self.failure(error)
         message = f"{self._title()} failed: {failure.type}: {failure.message}"[:500]
         self.flow.write(
             Record(
@@ -392,14 +398,14 @@ class ToolStep(Limited, Generic[R]):
         self.flow.write(
             Record(
                 operations=self.after_error(error),
-                attempts=(self._attempted(self.error_class(error), failure_of(error).message),), current_step=self.step_id,
+                attempts=(self._attempted(self.error_class(error), self.failure(error).message),), current_step=self.step_id,
             )
         )  # fmt: skip
         return self.flow.suspend(
             Reason(
                 reason=ReasonCode.THROTTLED, since=self.flow.world.clock.now(), do=f"outlive resume {task_id}",
                 step_id=self.step_id, until=until,
-                message=f"{self._title()} was turned away {long}: {failure_of(error).message}"[:500],
+                message=f"{self._title()} was turned away {long}: {self.failure(error).message}"[:500],
             )
         )  # fmt: skip
 
@@ -421,7 +427,7 @@ class ToolStep(Limited, Generic[R]):
     async def _retry_later(self, error: BaseException, pause: float) -> None:
         now = self.flow.world.clock.now()
         until = now + timedelta(seconds=pause)
-        failure = failure_of(error)
+        failure = self.failure(error)
         message = (
             f"{self._title()}: {self.error_class(error).replace('_', ' ')} until {until:%H:%M:%S}, "
             f"attempt {self.attempt} of {self.tool.retries.max_attempts}: {failure.message}"
@@ -454,15 +460,30 @@ class ToolStep(Limited, Generic[R]):
 
     # --- rows
 
+    def clean(self, text: str) -> str:
+        """Return a text of the tool's author, or of an error, without this call's secrets."""
+        return self.tool.arguments.scrub(text, self.encoded)
+
+    def failure(self, error: BaseException) -> Failure:
+        """Describe what the tool raised, without this call's secrets."""
+        found = failure_of(error, self.step_id, self.error_class(error))
+        return (
+            msgspec.structs.replace(found, message=self.clean(found.message)) if self.tool.arguments.secrets else found
+        )
+
+    def cause(self, error: BaseException) -> BaseException | None:
+        """What a failure is raised from: nothing where the error itself may tell a secret."""
+        return None if self.tool.arguments.secrets else error
+
     def _title(self) -> str:
         return self.tool.describe(self.bound)
 
     def _fact(self, status: Any, message: str, **more: Any) -> Any:
-        short = self.tool.read_only and len(self.encoded) <= SHORT
+        short = self.tool.read_only and len(self.shown) <= SHORT
         return happenings.step(
             self.flow.claim, self.flow.world.clock.now(), self.step_id, self.tool.name, status,
-            self.flow.told(self.item, message), digest=self.digest, attempt=self.attempt,
-            arguments=self.encoded if short else None, item=self.item, **more,
+            self.flow.told(self.item, self.clean(message)), digest=self.digest, attempt=self.attempt,
+            arguments=self.shown if short else None, item=self.item, **more,
         )  # fmt: skip
 
     def _row(
@@ -475,7 +496,7 @@ class ToolStep(Limited, Generic[R]):
         )  # fmt: skip
 
     def _attempted(self, error_class: ErrorClass, reason: str, until: datetime | None = None) -> AttemptRow:
-        clean = reason.replace("\0", "\\0")[:2000]  # a text column cannot hold NUL
+        clean = self.clean(reason).replace("\0", "\\0")[:2000]  # a text column cannot hold NUL
         return AttemptRow(
             self.step_id, self.operation_id, self.attempt, self.flow.world.heartbeat.incarnation, self._began,
             self.flow.world.clock.now(), str(error_class), clean, until,

@@ -90,7 +90,7 @@ class Unique(Consented[R]):
             self._waiting = True
             fact = self._fact("waiting", f"{self._title()}: waits for {_place(holder)}, the same action"[:500])
             state = State(waiting_for=_place(holder), wait_until=until)
-            row = self._row("prepared", arguments=self.encoded)
+            row = self._row("prepared", arguments=self.shown)
             self.flow.write(Record(facts=(fact,), operations=(row,), state=state, current_step=self.step_id))
         event: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         await self.flow.wait(self.step_id, _place(holder), until, event)
@@ -100,7 +100,7 @@ class Unique(Consented[R]):
         body = holder.result or b"null"
         value: R = codec.unpack(body, self.tool.result_type)
         same = f"same as {_place(holder)}, not sent again"
-        row = self._row("prepared", arguments=self.encoded, ended=self.flow.world.clock.now())
+        row = self._row("prepared", arguments=self.shown, ended=self.flow.world.clock.now())
         self._settle("prepared")
         self.flow.write(
             Record(

@@ -227,7 +227,9 @@ class Child(Waiting[R]):
         self.name = f"spawn {kind.name}"
         self._kind = kind
         self._encoded = kind.encode_input(bound)
-        super().__init__(flow, step_id, codec.digest(b"spawn", kind.digest(self._encoded)), self._encoded)
+        super().__init__(
+            flow, step_id, codec.digest(b"spawn", kind.digest(self._encoded)), kind.arguments.veil(self._encoded)
+        )
         self.task_id = kind.task_id or ids.child_id(flow.claim.tenant, flow.claim.task_id, step_id)
         if (other := flow.children.setdefault(self.task_id, step_id)) != step_id:
             raise ValueError(

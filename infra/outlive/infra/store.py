@@ -13,7 +13,7 @@ import msgspec
 
 from outlive.infra import plans, sql, why
 from outlive.infra.database import Pool
-from outlive.protocol import api
+from outlive.protocol import api, secrets
 from outlive.protocol.answers import Answer, Code
 from outlive.protocol.checkpoint import Checkpoint, CompletedStep, PendingStep
 from outlive.protocol.commands import Approve, Reject, Resolve, Retry
@@ -40,6 +40,11 @@ class _Input(msgspec.Struct):
     goal: str | None = None
 
 
+class _Kind(msgspec.Struct):
+    kind: str = ""
+
+
+_read_kind: Final = msgspec.json.Decoder(_Kind).decode
 _read_input: Final = msgspec.json.Decoder(_Input).decode
 
 
@@ -102,7 +107,7 @@ class Store:
         if head is None:
             return None
         room = limit_bytes
-        task_input, room = _fitting(_read_input(head["input"]).input if not after else None, room)
+        task_input, room = _fitting(_shown_input(head) if not after else None, room)
         arguments, room = _fitting(_raw(head["arguments"]) if not after else None, room)
         steps = await self._pool.fetch(
             self._sql["steps"], tenant, task_id, after, room, min(room, limit_bytes // 4), _ROWS
@@ -173,17 +178,13 @@ class Store:
     async def piece(self, tenant: str, question: api.Slice, limit_bytes: int) -> api.Piece | None:
         """Return at most `limit_bytes` of a large value from its offset on."""
         if question.part == "input":
-            body = await self._pool.fetchval(self._sql["input"], tenant, question.task_id)
-            if body is None:
-                return None
-            whole = bytes(_read_input(body).input)
-            return api.Piece(total=len(whole), data=whole[question.offset : question.offset + limit_bytes])
+            row = await self._pool.fetchrow(self._sql["input"], tenant, question.task_id)
+            return None if row is None else _piece(bytes(_shown_input(row)), question.offset, limit_bytes)
         seq = question.seq
         if question.part == "command":
-            row = await self._pool.fetchrow(
-                self._sql["command_piece"], tenant, question.task_id, question.command_id, question.offset, limit_bytes
-            )
-            return None if row is None else api.Piece(total=row["total"], data=row["data"])
+            found = await self._pool.fetch(self._sql["command_piece"], tenant, question.task_id, question.command_id)
+            bodies = await self._bodies(found)
+            return _piece(bodies[0] or b"", question.offset, limit_bytes) if bodies else None
         if seq is None and question.part == "result":
             seq = await self._pool.fetchval(self._sql["final"], tenant, question.task_id)
         row = await self._pool.fetchrow(
@@ -205,10 +206,21 @@ class Store:
             limit_bytes // 4, question.limit,
         )  # fmt: skip
         return api.CommandPage(
-            commands=[_command(row, _raw(row["body"])) for row in rows],
+            commands=[_command(row, _raw(body)) for row, body in zip(rows, await self._bodies(rows), strict=True)],
             large=[row["command_id"] for row in rows if row["body"] is None],
             after=(rows[-1]["pos"] or 0, rows[-1]["command_id"]) if rows else None,
         )
+
+    async def _bodies(self, rows: Sequence[asyncpg.Record]) -> list[bytes | None]:
+        """The bodies of commands as they are given out: submits without what their kinds hide."""
+        submits = {i: row["body"] for i, row in enumerate(rows) if row["verb"] == "submit" and row["body"] is not None}
+        kinds = {i: _kind_of(body) for i, body in submits.items()}
+        asked = await self._pool.fetch(self._sql["hidden"], sorted(set(kinds.values()))) if kinds else []
+        hidden = {row["name"]: row["hidden"] for row in asked if row["hidden"]}
+        return [
+            _veiled_submit(row["body"], hidden[kinds[i]]) if i in kinds and kinds[i] in hidden else row["body"]
+            for i, row in enumerate(rows)
+        ]
 
     async def audit(self, tenant: str, question: api.Audit, *, limit_bytes: int = UNBOUNDED) -> api.AuditPage:
         """Return a page of a task's audit trail, oldest first."""
@@ -290,6 +302,28 @@ def _place(after: str | None) -> tuple[datetime | None, str]:
     return place, task_id
 
 
+def _shown_input(row: asyncpg.Record) -> msgspec.Raw:
+    """A task's input as it is given out."""
+    return msgspec.Raw(secrets.veil(bytes(_read_input(row["input"]).input), row["hidden"]))
+
+
+def _kind_of(submit: bytes) -> str:
+    try:
+        return _read_kind(submit).kind
+    except msgspec.MsgspecError:
+        return ""
+
+
+def _veiled_submit(body: bytes, names: Sequence[str]) -> bytes:
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    given = bytes(fields.get("input", msgspec.Raw(b"{}")))
+    return msgspec.json.encode({**fields, "input": msgspec.Raw(secrets.veil(given, names))})
+
+
+def _piece(whole: bytes, offset: int, most: int) -> api.Piece:
+    return api.Piece(total=len(whole), data=whole[offset : offset + most])
+
+
 def _raw(body: bytes | None) -> msgspec.Raw | None:
     return None if body is None else msgspec.Raw(body)
 
@@ -310,7 +344,7 @@ def _record(tenant: str, row: asyncpg.Record) -> TaskRecord:
     body = row["body"]
     return TaskRecord(
         task_id=row["task_id"], tenant=tenant, kind=row["kind"], status=status, created_at=row["created_at"],
-        updated_at=row["updated_at"], input=cast("dict[str, Any] | None", given and given.input),
+        updated_at=row["updated_at"], input=cast("dict[str, Any] | None", given and _shown_input(row)),
         goal=given.goal if given else None, reasons=reasons, current_step=row["current_step"], total_steps=row["plan_total"] or None,
         checkpoint=f"{row['task_id']}.{row['last_seq']}",
         versions=Versions(

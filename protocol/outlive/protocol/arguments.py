@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outlive.protocol import codec
+from outlive.protocol import codec, secrets
 
 _EXACT: Final = frozenset({str, int, bool, float, bytes, type(None)})
 """Types whose ``==`` says the same as their encoding, among values of one type."""
@@ -27,17 +27,30 @@ class Arguments:
         name: the name of the tool or kind, for digests and messages.
         signature: what a caller passes; annotations are types, an operation or task in front is not part of it.
         defaults: the default of each parameter that has one.
+        secrets: the parameters that are marked (`outlive.protocol.secrets`).
         struct: the msgspec type of the stored object; its fields are sorted by name, so the order of parameters may
             change.
     """
 
-    __slots__ = ("__dict__", "_name", "_names", "_positional", "_required", "defaults", "name", "signature", "struct")
+    __slots__ = (
+        "__dict__",
+        "_name",
+        "_names",
+        "_positional",
+        "_required",
+        "defaults",
+        "name",
+        "secrets",
+        "signature",
+        "struct",
+    )
 
     def __init__(self, name: str, signature: inspect.Signature) -> None:
         parameters = signature.parameters
         self.name = name
         self.signature = signature
         self.struct = _struct(name, signature)
+        self.secrets = frozenset(n for n, p in parameters.items() if secrets.is_secret(p.annotation))
         self._name = name.encode()
         self._names = frozenset(parameters)
         self._positional = tuple(n for n, p in parameters.items() if p.kind is not p.KEYWORD_ONLY)
@@ -90,6 +103,25 @@ class Arguments:
         pairs = ((name, getattr(values, name)) for name in self.signature.parameters)
         return self._canonical({name: value for name, value in pairs if value is not msgspec.UNSET})
 
+    def veil(self, encoded: bytes) -> bytes:
+        """Return encoded arguments as they are kept and shown."""
+        return secrets.veil(encoded, self.secrets) if self.secrets else encoded
+
+    def unveil(self, stored: bytes, encoded: bytes) -> bytes:
+        """Return arguments that were kept, with the secrets of these encoded ones."""
+        return secrets.unveil(stored, self.secrets, encoded) if self.secrets else stored
+
+    def scrub(self, text: str, encoded: bytes) -> str:
+        """Return a text without the secrets of these encoded arguments."""
+        return secrets.scrub(text, self.secrets, encoded) if self.secrets else text
+
+    def public(self, bound: Mapping[str, Any]) -> dict[str, Any]:
+        """Return bound arguments and defaults as they may be shown."""
+        shown = {**self.defaults, **bound}
+        for name in self.secrets & bound.keys():
+            shown[name] = secrets.mark(codec.encode(bound[name]))
+        return shown
+
     def digest(self, encoded: bytes) -> bytes:
         """Return the digest by which a call is recognised: the name and the encoded arguments (16 bytes)."""
         return codec.digest(self._name, encoded)
@@ -104,6 +136,8 @@ class Arguments:
         schema: dict[str, Any] = own.pop(root["$ref"].rpartition("/")[2])
         for name, default in self.defaults.items():
             schema["properties"][name]["default"] = codec.decode(codec.encode(default))
+        for name in self.secrets:
+            schema["properties"][name]["writeOnly"] = True  # where a part of its type is marked, too
         if own or components:
             schema["$defs"] = {**own, **components}
         return schema

@@ -372,7 +372,7 @@ def describe(title: str, arguments: Arguments, bound: Mapping[str, Any]) -> str:
     if "{" not in title:
         return title
     try:
-        text = title.format_map({**arguments.defaults, **bound})
+        text = title.format_map(arguments.public(bound))
     except Exception:  # noqa: BLE001  # a user's __format__
         return title
     return text if len(text) <= TITLE_LENGTH else text[: TITLE_LENGTH - 3] + "..."

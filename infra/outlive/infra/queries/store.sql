@@ -5,7 +5,7 @@
 -- Task records by id, in the order asked. $1 tenant, $2 ids, $3 with input, $4 with result.
 select t.task_id, t.kind, t.status, t.cancelling, t.reasons, t.current_step, t.plan_total, t.plan_version, t.model_version, t.prompt_version, t.labels, t.priority, t.parent, t.owner, t.epoch,
        t.last_seq, t.steps, t.waiting_for, t.wait_until, t.code_version, t.schema_version, t.created_at, t.updated_at,
-       case when $3::boolean then t.input end as input,
+       case when $3::boolean then t.input end as input, case when $3::boolean then hidden(t.kind) end as hidden,
        array(select f.name from fact f
               where f.tenant = t.tenant and f.task_id = t.task_id and f.seq > t.run_from and f.type = 'step' and f.status = 'completed'
               order by f.seq desc limit 5) as last,
@@ -66,7 +66,7 @@ select t.last_seq, t.status, p.seq, case when p.bytes <= $4 then p.event end as 
 
 -- name: checkpoint
 -- The head of a task's checkpoint: its row, and the operation in flight (that of the current step first), or whose next attempt is waited for.
-select t.kind, t.input, t.version, t.last_seq, t.steps, t.current_step, t.waiting_for, t.wait_until, t.schema_version, t.updated_at,
+select t.kind, t.input, hidden(t.kind) as hidden, t.version, t.last_seq, t.steps, t.current_step, t.waiting_for, t.wait_until, t.schema_version, t.updated_at,
        t.plan_version, t.model_version, t.prompt_version,
        o.step_id, o.operation_id, o.name, o.status, o.attempt, o.arguments
   from task t
@@ -140,8 +140,8 @@ select octet_length(p.part) as total, substring(p.part from $5::int + 1 for $6::
           from fact f where f.tenant = $1 and f.task_id = $2 and f.seq = $3) p;
 
 -- name: command_piece
--- A piece of a command of task $2, id $3, as it came; $4 bytes skipped, $5 bytes at most.
-select octet_length(i.body) as total, substring(i.body from $4::int + 1 for $5::int) as data
+-- A command of task $2, id $3, as it came.
+select i.verb, i.body
   from inbox i where i.tenant = $1 and i.command_id = $3 and i.task_id = $2;
 
 -- name: final
@@ -151,7 +151,11 @@ select f.seq from task t join fact f on f.tenant = t.tenant and f.task_id = t.ta
  order by f.seq desc limit 1;
 
 -- name: input
-select t.input from task t where t.tenant = $1 and t.task_id = $2;
+select t.input, hidden(t.kind) as hidden from task t where t.tenant = $1 and t.task_id = $2;
+
+-- name: hidden
+-- What is not given out of the inputs of kinds $1.
+select k.name, hidden(k.name) as hidden from kind k where k.name = any($1::text[]);
 
 -- name: command
 select i.command_id, i.task_id, i.pos, i.verb, i.by, i.digest, i.received_at, i.code, i.message, i.decided_at
