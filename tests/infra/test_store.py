@@ -22,7 +22,7 @@ VIEWS = {
     "task": "tenant task_id kind status cancelling priority labels parent steps current_step waiting_for wait_until done total owner epoch "
     "last_seq published created_at updated_at ended_at",
     "step": "tenant task_id step_id name status attempt took wait_until seq at item",
-    "operation": "tenant task_id step_id operation_id key name status attempts digest epoch worker started_at deadline ended_at",
+    "operation": "tenant task_id step_id operation_id key name status attempts digest epoch worker started_at deadline ended_at note",
     "attempt": "tenant task_id step_id operation_id attempt worker started_at ended_at error_class reason wait_until",
     "waiting": "tenant task_id kind status waiting_for wait_until reasons since",
 }  # fmt: skip
@@ -377,7 +377,7 @@ async def test_statements_read_big_tables_only_by_index(pencil: Pencil) -> None:
         "operations": "'default', 't', '', '', 1000, 100", "attempts": "'default', 't', '', '', null, null",
         "words": "'default', 't', array['1'], true", "results": "'default', 't', array['1'], 100, 1000",
         "piece": "'default', 't', 1, true, 0, 10", "final": "'default', 't'", "input": "'default', 't'",
-        "command": "'default', 'c'", "command_piece": "'default', 't', 'c', 0, 10", "audit": "'default', 't', 0, 1000, 10",
+        "command": "'default', 'c'", "command_piece": "'default', 't', 'c'", "hidden": "array['k']", "audit": "'default', 't', 0, 1000, 10",
         "commands": "'default', 't', 0, '', 1000, 100, 10", "recent": "'default', null, '', 60, null, 10",
         "stats": "'default', array['t']", "why": "'default', 't'", "lags": "'S'", "dead_letters": "'default', 0, 10",
     }  # fmt: skip
