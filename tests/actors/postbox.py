@@ -8,6 +8,7 @@ from email import message_from_bytes
 from email.message import Message
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 from threading import Thread
+from typing import cast
 
 
 @dataclass
@@ -101,7 +102,7 @@ def postbox() -> Generator[Postbox]:
     box = Postbox()
     with ExitStack() as stack:
         for handler in (_Smtp, _Imap):
-            kind: type[StreamRequestHandler] = type(handler.__name__, (handler,), {"box": box})
+            kind = cast("type[StreamRequestHandler]", type(handler.__name__, (handler,), {"box": box}))
             server = stack.enter_context(_Server(("127.0.0.1", 0), kind))
             thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
             thread.start()
