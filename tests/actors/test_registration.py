@@ -563,7 +563,9 @@ def test_companions_are_kept_with_the_tool_and_its_copies(app: App) -> None:
     @functools.wraps(find)
     def undo(*args: Any, **kwargs: Any) -> None: ...
 
-    assert send.reconcile(find) is find and send.prepare(preview) is preview and send.compensate(undo) is undo
+    assert (
+        send.reconcile(find) is find and send.prepare(preview) is preview and send.compensate(undo) is send.compensator
+    )
     assert app.tools["send"].reconciler == Companion(name="find", fn=find, takes_operation=True, is_async=False)
     copy = send.with_options(step_id="mail")
     assert copy.reconciler is send.reconciler and copy.compensator is send.compensator is not None
@@ -598,7 +600,7 @@ def test_companions_that_are_refused(app: App) -> None:
     )
     with pytest.raises(RegistrationError, match=r"^@send.reconcile wants a function \(def or async def\), not 3$"):
         send.reconcile(cast("Any", 3))
-    assert send.reconciler is send.preparer is send.compensator is None
+    assert (send.reconciler, send.preparer, send.compensator) == (None, None, None)
 
 
 def test_a_companion_is_declared_once(app: App) -> None:

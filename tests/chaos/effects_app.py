@@ -156,3 +156,22 @@ async def look_up(task: Task, path: str) -> str:
     """Read an address, and post it."""
     address = await task.call(read_address, path)
     return f"{address}: {await task.call(post, address)}"
+
+
+@app.task
+async def tickets(task: Task, count: int) -> list[int]:
+    """Many tickets, one after the other."""
+    return [await task.call(open_ticket, f"ticket {n}") for n in range(count)]
+
+
+@app.task
+async def brood(task: Task) -> list[int]:
+    """Five children that sleep before their ticket."""
+    return [*await task.gather(*(task.spawn(later) for _ in range(5)))]
+
+
+@app.task
+async def later(task: Task) -> int:
+    """Sleep long, then one ticket."""
+    await task.sleep(3600)
+    return await task.call(open_ticket, "late")

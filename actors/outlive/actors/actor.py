@@ -19,7 +19,7 @@ import anyio
 import msgspec
 import structlog
 
-from outlive.actors import context
+from outlive.actors import compensation, context
 from outlive.actors.flow import Branch, Flow, Stopped, branch
 from outlive.actors.mailbox import Mailbox
 from outlive.actors.step import failure_of, fits, printable
@@ -28,10 +28,11 @@ from outlive.actors.task import Restart, Task
 from outlive.actors.world import World
 from outlive.infra import happenings
 from outlive.infra.claims import Claimed, Mail
-from outlive.infra.clerk import cancel_message, ends_by_itself
+from outlive.infra.clerk import ends_by_itself
 from outlive.infra.journal import Line, Refused
 from outlive.infra.records import Fact, Record, State
-from outlive.protocol import codec, lifecycle, secrets
+from outlive.protocol import codec, lifecycle, secrets, steps
+from outlive.protocol.effects import Effects, cancel_message, summarize
 from outlive.protocol.errors import StepFailed, TaskCancelled, TaskFailed
 from outlive.protocol.operations import ErrorClass
 from outlive.protocol.task import Failure, Reason, ReasonCode, Status
@@ -95,6 +96,7 @@ class Actor:
         self._mailbox = Mailbox(self.flow)
         self._returned: Any = None
         self._raised: BaseException | None = None
+        self._details: dict[tuple[str, str], str] = {}  # why an effect stays, by step and operation
         self._finished = asyncio.Event()
         self._over = False  # the function came to its own end: nothing was refused to it, nobody cut it short
         self._draining = False
@@ -155,7 +157,9 @@ class Actor:
 
     def _recover(self) -> None:
         """Take in the mail that came before, and say that the task runs."""
-        if self.flow.cancelling:
+        if self.flow.cancelling and self.flow.compensating:
+            self._begin_undo()
+        elif self.flow.cancelling:
             self.flow.halt("cancel")
         if self.flow.status is Status.PAUSED:  # claimed because a question has run out of time
             self._goes_on()
@@ -188,8 +192,12 @@ class Actor:
             tenant=self.claim.tenant, task=self.claim.task_id, worker=self._world.worker, epoch=self.claim.epoch
         )
         try:
-            self._check_policy()
-            self._returned = await self._kind.fn(Task(self.flow), **self._input())
+            self.flow.check()
+            if self.flow.undoing:
+                await compensation.undo(self.flow, self._details)
+            else:
+                self._check_policy()
+                self._returned = await self._kind.fn(Task(self.flow), **self._input())
         except BaseException as error:  # noqa: BLE001  # judged in _conclude
             self._raised = error
         finally:
@@ -297,6 +305,8 @@ class Actor:
         """The function has come to its end by itself."""
         flow = self.flow
         error = flow.misplaced or self._raised
+        if flow.undoing and error is None:
+            return await self._cancelled()
         if (error is None or isinstance(error, Restart)) and flow.left_out():
             return await self._paused()
         if error is None:
@@ -341,14 +351,40 @@ class Actor:
     async def _failed(self, failure: Failure, message: str) -> Ending:
         return await self._final(Status.FAILED, f"Failed: {message}", codec.encode(failure))
 
-    async def _cancelled(self) -> Ending:
-        effects = [(step_id, name, status) for (step_id, _), (name, status) in self.flow.effects.items()]
-        return await self._final(Status.CANCELLED, cancel_message(self.flow.cancelled_by, effects), None)
+    async def _cancelled(self) -> Ending | None:
+        """Find out what can be found out, and say what the task did. None: that is undone first."""
+        flow = self.flow
+        if flow.compensating and not flow.undoing:
+            self._begin_undo()
+            return None
+        if not flow.undoing:
+            await compensation.find_out(flow)
+        effects = summarize(await compensation.ledger(flow), self._details)
+        message = cancel_message(flow.cancelled_by, effects, compensated=flow.undoing)
+        return await self._final(Status.CANCELLED, message, None, effects)
 
-    async def _final(self, status: Status, message: str, body: bytes | None) -> Ending:
+    def _begin_undo(self) -> None:
+        """The function runs no more; what it asked of people is void."""
+        flow = self.flow
+        if flow.undoing:
+            return
+        flow.undoing, flow.struck, flow.misplaced, flow.reasons = True, False, None, ()
+        stopped = flow.stop == "cancel"  # else another incarnation has begun to undo, or the clerk has told it
+        if stopped:
+            flow.stop = "drain" if self._draining else ""
+        self._returned, self._raised = None, None
+        self._finished.clear()
+        standing = tuple(one for one in flow.standing if one.step_id is not None and steps.is_undo(one.step_id))
+        if stopped or standing != flow.standing:
+            message = "Stopped. What it did is undone, newest first."
+            fact = happenings.status(self.claim, self._now(), Status.RUNNING, message, reasons=standing)
+            flow.write(Record(facts=(fact,), state=State(reasons=codec.encode(list(standing)), waiting_for="")))
+        flow.standing = standing
+
+    async def _final(self, status: Status, message: str, body: bytes | None, effects: Effects | None = None) -> Ending:
         now = self._now()
         lifecycle.check_transition(self.flow.status, status)
-        fact = happenings.status(self.claim, now, status, message[:2000], final=True, body=body)
+        fact = happenings.status(self.claim, now, status, message[:2000], final=True, body=body, effects=effects)
         state = State(
             status=str(status), reasons=b"[]", waiting_for="", leave="always",
             tell=self.claimed.parent is not None or status is Status.CANCELLED,

@@ -134,7 +134,6 @@ class Consented(ToolStep[R]):
         if not expired:
             note = (REJECTED + message)[:500]
             self.flow.history.refusals.setdefault(self.payload, (self.step_id, message))
-        self._settle("failed")
         row = self._row("failed", arguments=self.shown, ended=self.flow.world.clock.now())
         self.flow.write(
             Record(
@@ -182,10 +181,6 @@ class Consented(ToolStep[R]):
         self._letter = self._part = self._note = None
 
     # --- words and rows
-
-    def _settle(self, status: str) -> None:
-        """Remember what an end of the task will say of this effect."""
-        self.flow.effects[self.step_id, self.operation_id] = (self.tool.name, status)
 
     def _pass_over(self, letter: Mail | None, why: str) -> None:
         """Tell that a letter cannot be used; the question is asked again."""

@@ -191,7 +191,6 @@ class Effect(Unique[R]):
         record.operations = (self._row("started", arguments=self.shown)._replace(note=self._note),)
         record.current_step, record.state, record.point = self.step_id, flow.withdraw(self.step_id), "intent"
         self._phase = "intended"
-        self._settle("started")
         before = list(flow.returned)
         await flow.commit(record)
         for step_id in before:  # what was handed in before this intent is durable with it
@@ -200,6 +199,7 @@ class Effect(Unique[R]):
         await self._covered()
         if flow.stopping:
             flow.write(self._not_started("the task was stopped first"))
+            self._phase = ""
             flow.check()
 
     async def _covered(self) -> None:
@@ -208,7 +208,6 @@ class Effect(Unique[R]):
             await asyncio.sleep(0.05)
 
     def _not_started(self, why: str) -> Record:
-        self._settle("failed")
         return Record(
             operations=(self._row("failed", ended=self.flow.world.clock.now()),),
             attempts=(self._attempted(ErrorClass.NOT_SENT, f"not started: {why}"),),
@@ -231,7 +230,6 @@ class Effect(Unique[R]):
 
     def succeeded(self) -> tuple[OperationRow, ...]:
         """What the ledger says of an effect that returned."""
-        self._settle("succeeded")
         if not self.tool.idempotent:
             self.flow.returned[self.step_id] = self.about(self.attempt)
         return (self._row("succeeded", ended=self.flow.world.clock.now()),)
@@ -239,28 +237,31 @@ class Effect(Unique[R]):
     def after_error(self, error: BaseException) -> tuple[OperationRow, ...]:
         """What the ledger says of an effect whose attempt raised this."""
         status = _AFTER_ERROR.get(self.error_class(error), "failed")
-        self._settle(status)
         return (self._row(status, ended=self.flow.world.clock.now()),)
 
     def interrupted(self, error: asyncio.CancelledError) -> None:
         """An effect that was given up in flight may happen all the same; an intent without a call did not."""
-        mine = self.flow.gave_up(error)
-        called = self._phase == "called"
+        mine, called = self.flow.gave_up(error), self._phase == "called"
+        if not mine and self._phase and self.flow.stop == "cancel" and not called:
+            self.flow.write(self._not_started("the task was cancelled first"))
+            return
         if not mine and not (called and self.flow.stop in {"pause", "cancel", "ended"}):
             return  # it runs again; an intent without an outcome is found by the next owner
         failure = given_up(self.step_id, self._title())
         reason = failure.message if mine else f"{self._title()} was given up in flight: the task was stopped"
         record = self._not_started(reason) if self._phase == "intended" else Record()
         if called:
-            self._settle("unknown")
             record.operations = (self._row("unknown", ended=self.flow.world.clock.now()),)
             record.attempts = (self._attempted(ErrorClass.TIMEOUT, reason),)
         record.facts = (self._fact("unknown", reason, body=codec.encode(failure)),)
-        record.steps, record.current_step, record.state = 1, self.step_id, self.flow.withdraw(self.step_id)
+        record.steps, record.current_step, record.state = (
+            int(self.flow.stop != "cancel"),
+            self.step_id,
+            self.flow.withdraw(self.step_id),
+        )
         self.flow.write(record)
 
     def _record_unknown(self, lost: Lost, attempts: tuple[AttemptRow, ...], message: str) -> None:
-        self._settle("unknown")
         self.flow.write(
             Record(
                 facts=(self._fact("unknown", message[:500]),), attempts=attempts, current_step=self.step_id, point="unknown",
@@ -318,7 +319,13 @@ class Effect(Unique[R]):
 
     async def _reconcile(self, lost: Lost) -> Outcome[Any]:
         assert self.tool.reconciler is not None
-        operation = Operation(key=self.key, started_at=lost.started_at, deadline=lost.deadline, attempt=lost.attempt)
+        operation = Operation(
+            key=self.key,
+            started_at=lost.started_at,
+            deadline=lost.deadline,
+            attempt=lost.attempt,
+            original=self.original,
+        )
         try:
             if failpoints.armed:
                 await failpoints.hit("reconcile.before")
@@ -391,7 +398,6 @@ class Effect(Unique[R]):
     def _renew(self, by: str, letter: Mail) -> None:
         """Leave the operation as what a person says of it, and begin the next one: the same arguments, another key."""
         now = self.flow.world.clock.now()
-        self._settle("failed")
         renewed = self.flow.history.renew(self.step_id, self.tool.name, self.shown)
         over = self._row("failed", ended=now)._replace(note=f"did not happen, says {by}")
         message = f"{self._title()}: {by} says that it did not happen. Sent as {self.step_id}:{renewed.operation_id}."
@@ -410,7 +416,6 @@ class Effect(Unique[R]):
     def _had_happened(self, value: Any, how: str, letter: Mail | None) -> Found[R]:
         self.flow.heed(self.step_id)
         body, value = codec.pack(value, self.tool.result_type)
-        self._settle("succeeded")
         message = f"{self._title()}: {how}. Not sent again."[:500]
         self.flow.write(
             Record(
@@ -426,7 +431,6 @@ class Effect(Unique[R]):
         failure = Failure(
             type=kind, message=f"{self._title()}: {message}", error_class=kind.lower(), step_id=self.step_id
         )
-        self._settle(status)
         self.flow.write(
             Record(
                 facts=(self._fact("failed", failure.message[:500], body=codec.encode(failure), **pos(letter)),),

@@ -87,11 +87,11 @@ class Flow:
         self.reasons: tuple[Reason, ...] = ()  # found by this incarnation, to be written with the pause
         self.status = Status(claimed.status)
         self.cancelling = claimed.cancelling
+        self.compensating = claimed.compensating  # the cancel wants undone what the task did
+        self.undoing = False  # the function runs no more: what it did is being undone
+        self.touched = bool(self.history.operations)  # the ledger has something of this task
         self.cancelled_by: str | None = None
         self.standing: tuple[Reason, ...] = read_reasons(claimed.reasons)  # in the task's row
-        self.effects: dict[tuple[str, str], tuple[str, str]] = {  # by step and operation
-            key: (operation.name, operation.status) for key, operation in self.history.operations.items()
-        }
         self.plan: Plan | None = None  # the one that the function has reached
         self.plan_version = self.history.plan.version if self.history.plan else 0  # of the last one recorded
         self.returned: dict[str, Attempt] = {}  # effects whose success may not be durable yet, by step id

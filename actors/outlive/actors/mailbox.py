@@ -67,7 +67,10 @@ class Mailbox:
             )
             said = (Said(letter.command_id, decision.code, decision.message, now),)
         reasons = codec.encode(list(decision.reasons)) if decision.reasons != self._flow.standing else None
-        state = State(cancelling=decision.cancelling or None, reasons=reasons, tell=decision.cancelling)
+        state = State(
+            cancelling=decision.cancelling or None, reasons=reasons, tell=decision.cancelling,
+            compensating=decision.compensating if decision.compensating != self._flow.compensating else None,
+        )  # fmt: skip
         if decision.ok and isinstance(command, EditPlan):
             plan = command.plan(letter.by)
             facts = (*facts, happenings.plan(self._flow.claim, now, plan, inbox_pos=letter.pos))
@@ -77,7 +80,8 @@ class Mailbox:
         self._flow.write(Record(facts=facts, answers=(answer,), state=state, applied=letter.pos, said=said))
         if decision.ok:
             self._flow.standing, self._flow.cancelling = decision.reasons, decision.cancelling
-            self._obey(decision.stop, letter)
+            self._flow.compensating = decision.compensating
+            self._obey(decision, letter)
             self._keep(letter)
 
     def _decide(self, command: AnyCommand | Internal | str, letter: Mail, now: datetime) -> lifecycle.Decision:
@@ -92,7 +96,7 @@ class Mailbox:
         done, latest = history.done.get(step_id), history.latest(step_id)
         facts = lifecycle.Facts(
             task_id=self._flow.claim.task_id, status=self._flow.status, reasons=self._flow.standing, owned=True, started=True,
-            cancelling=self._flow.cancelling, step=done and done.status, name=done.name if done else "",
+            cancelling=self._flow.cancelling, compensating=self._flow.compensating, step=done and done.status, name=done.name if done else "",
             result=_short_result(done), operation=latest.operation_id if latest else "",
             answered=self._answered.get(step_id, ""), plans=self._flow.kind.plans,
             plan_version=self._flow.plan_version,
@@ -106,20 +110,23 @@ class Mailbox:
             status=self._flow.status,
             reasons=self._flow.standing,
             cancelling=self._flow.cancelling,
+            compensating=self._flow.compensating,
         )
 
-    def _obey(self, stop: lifecycle.Stop, letter: Mail) -> None:
-        if stop == "cancel":
-            self._flow.cancelled_by = letter.by
-            self._flow.halt("cancel")
-        elif stop == "pause":
+    def _obey(self, decision: lifecycle.Decision, letter: Mail) -> None:
+        if decision.stop == "cancel":
+            if not (self._flow.undoing and decision.compensating):  # else what is to stop has stopped
+                self._flow.halt("cancel")
+        elif decision.stop == "pause":
             self._flow.halt("pause")
         elif letter.verb == "resume":
             self._flow.relent()
 
     def _keep(self, letter: Mail) -> None:
         """Put a signal, a person's word, their plan or a child's end where the function looks for it."""
-        if letter.name is not None and is_word(letter):
+        if letter.verb == "cancel":
+            self._flow.cancelled_by = self._flow.cancelled_by or letter.by
+        elif letter.name is not None and is_word(letter):
             self._answered[letter.name] = answered(letter.verb, letter.by, letter.at)
             self._flow.history.letters[letter.name].append(letter)
             self._flow.lettered(letter.name)

@@ -27,7 +27,7 @@ from outlive.protocol import codec, keys
 from outlive.protocol.errors import InvalidArguments, StepFailed
 from outlive.protocol.operations import ErrorClass
 from outlive.protocol.task import Failure, Reason, ReasonCode
-from outlive.protocol.tools import AnyTool, Operation
+from outlive.protocol.tools import AnyTool, Operation, Original
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -325,6 +325,11 @@ class ToolStep(Limited, Generic[R]):
         claim = self.flow.claim
         return keys.operation_key(claim.tenant, claim.task_id, self.step_id, operation_id)
 
+    @property
+    def original(self) -> Original | None:
+        """The effect that this call undoes, where it undoes one."""
+        return None
+
     def _operation(self) -> Operation:
         loop = asyncio.get_running_loop()
         deadline = self.flow.world.clock.now() + timedelta(seconds=self.tool.timeout)
@@ -332,7 +337,10 @@ class ToolStep(Limited, Generic[R]):
         def report(message: str, done: float | None, total: float | None) -> None:
             loop.call_soon_threadsafe(self._report, message, done, total)
 
-        return Operation(key=self.key, started_at=self._began, deadline=deadline, attempt=self.attempt, report=report)
+        return Operation(
+            key=self.key, started_at=self._began, deadline=deadline, attempt=self.attempt, report=report,
+            original=self.original,
+        )  # fmt: skip
 
     def _report(self, message: str, done: float | None, total: float | None) -> None:
         """Tell how far the tool is, in the words of `op.progress`; what comes too fast is dropped."""
@@ -490,6 +498,7 @@ class ToolStep(Limited, Generic[R]):
         self, status: str, *, arguments: bytes = b"", ended: datetime | None = None, deadline: datetime | None = None
     ) -> OperationRow:
         deadline = deadline or self._began + timedelta(seconds=self.tool.timeout)
+        self.flow.touched = True
         return OperationRow(
             self.step_id, self.operation_id, self.tool.name, status, self.attempt, self.payload, codec.CODEC_JSON, arguments,
             self._began, deadline, ended,

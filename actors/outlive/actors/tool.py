@@ -1,5 +1,6 @@
 """Tools: functions that become durable steps. Their flags are checked when they are declared."""
 
+import dataclasses
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from typing import (
     Any,
     Concatenate,
     Final,
+    Generic,
     NoReturn,
     ParamSpec,
     TypedDict,
@@ -19,11 +21,11 @@ from typing import (
 
 from outlive.actors.context import current
 from outlive.actors.signature import Declared, RegistrationError, check_rule, companion, named, read, title_of
+from outlive.protocol.arguments import Arguments
 from outlive.protocol.bucket import Limit
 from outlive.protocol.operations import ErrorClass, Outcome
 from outlive.protocol.tools import APPROVAL_TTL, TIMEOUT, Durable, Operation, P, R_co, RetryPolicy, Tool, UniqueWithin
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _ONLY_WITH: Final = {
@@ -90,14 +92,45 @@ class DeclaredTool(Tool[P, R_co]):
         self._accompany("prepare", "preparer", fn, str, "str")
         return fn
 
-    def compensate(self, fn: _F, /) -> _F:
-        """Say how the effect is undone. It is kept with the tool; nothing calls it yet. Raises `RegistrationError`."""
-        self._accompany("compensate", "compensator", fn)
-        return fn
+    @overload
+    def compensate(self, fn: Callable[Concatenate[Operation, P], Awaitable[_R]], /) -> "DeclaredTool[P, _R]": ...
+    @overload
+    def compensate(self, fn: Callable[Concatenate[Operation, P], _R], /) -> "DeclaredTool[P, _R]": ...
+    @overload
+    def compensate(self, fn: Callable[P, Awaitable[_R]], /) -> "DeclaredTool[P, _R]": ...
+    @overload
+    def compensate(self, fn: Callable[P, _R], /) -> "DeclaredTool[P, _R]": ...
+    @overload
+    def compensate(self, /, **options: "Unpack[ToolOptions]") -> "CompensatorDecorator[P]": ...
+    def compensate(self, fn: Callable[..., Any] | None = None, /, **options: "Unpack[ToolOptions]") -> Any:
+        """Say how the effect is undone, for ``outlive cancel TASK --compensate``: as ``@app.tool``, with its options.
 
-    def _accompany(
-        self, what: str, field_name: str, fn: Callable[..., Any], result: Any = None, shown: str = "..."
-    ) -> None:
+        The function takes the tool's parameters, an `Operation` in front if it wants one: its ``op.undoes`` has key and
+        result of the effect. It is an effect of its own: what follows its lost answer is what it declares
+        (``idempotent``, ``@undo.reconcile``), else a person decides. Raises `RegistrationError`.
+        """
+        if fn is None:
+            return CompensatorDecorator(self, options)
+        self._check("compensate", "compensator", fn)
+        companion(Declared("compensate of tool", self.name, fn), self.arguments)
+        if options.get("read_only"):
+            raise Declared("compensate of tool", self.name, fn).refuse("what undoes an effect is not read_only")
+        if self.arguments.secrets:
+            raise Declared("compensate of tool", self.name, fn).refuse(
+                f"secrets are not kept, so it could not be called with {', '.join(sorted(self.arguments.secrets))}. "
+                "Read the secret inside of the tool, and inside of what undoes it"
+            )
+        undo = declare(fn, **options)
+        undo = dataclasses.replace(undo, arguments=Arguments(undo.name, self.arguments.signature))
+        object.__setattr__(self, "compensator", undo)
+        return undo
+
+    def _accompany(self, what: str, field_name: str, fn: Callable[..., Any], result: Any, shown: str) -> None:
+        self._check(what, field_name, fn)
+        declared = Declared(f"{what} of tool", self.name, fn)
+        object.__setattr__(self, field_name, companion(declared, self.arguments, result, shown))
+
+    def _check(self, what: str, field_name: str, fn: Callable[..., Any]) -> None:
         declared = Declared(f"{what} of tool", self.name, fn)
         if not inspect.isfunction(inspect.unwrap(fn)):
             raise RegistrationError(f"@{self.name}.{what} wants a function (def or async def), not {fn!r}")
@@ -107,7 +140,6 @@ class DeclaredTool(Tool[P, R_co]):
             )
         if (first := getattr(self, field_name)) is not None:
             raise declared.refuse(f"{self.name} has {first.name} already, from {Declared(what, '', first.fn).place}")
-        object.__setattr__(self, field_name, companion(declared, self.arguments, result, shown))
 
 
 class ToolOptions(TypedDict, total=False):
@@ -135,6 +167,26 @@ class ToolOptions(TypedDict, total=False):
     rate_limit: Limit  # calls that the remote allows, counted over all workers; left out: as many as come
     classify: Callable[[BaseException], ErrorClass | None]  # names the class of an exception; None: as for every tool
     durable: Durable  # "before_next": a read-only result is durable before the next step begins
+
+
+@dataclass(frozen=True, slots=True)
+class CompensatorDecorator(Generic[_P]):
+    """``@tool.compensate(...)``: makes the function that undoes a tool's effect an effect with these options."""
+
+    tool: DeclaredTool[_P, Any]
+    options: ToolOptions
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Operation, _P], Awaitable[_R]], /) -> DeclaredTool[_P, _R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Operation, _P], _R], /) -> DeclaredTool[_P, _R]: ...
+    @overload
+    def __call__(self, fn: Callable[_P, Awaitable[_R]], /) -> DeclaredTool[_P, _R]: ...
+    @overload
+    def __call__(self, fn: Callable[_P, _R], /) -> DeclaredTool[_P, _R]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Any:
+        """Declare the function. Raises `RegistrationError`."""
+        return self.tool.compensate(fn, **self.options)  # type: ignore[call-overload]  # options and function at once
 
 
 @dataclass(frozen=True, slots=True)

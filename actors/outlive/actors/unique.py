@@ -101,7 +101,6 @@ class Unique(Consented[R]):
         value: R = codec.unpack(body, self.tool.result_type)
         same = f"same as {_place(holder)}, not sent again"
         row = self._row("prepared", arguments=self.shown, ended=self.flow.world.clock.now())
-        self._settle("prepared")
         self.flow.write(
             Record(
                 facts=(self._fact("completed", f"{self._title()}: {same}"[:500], body=body),), steps=1,

@@ -51,6 +51,7 @@ from outlive.infra.settings import Settings
 from outlive.protocol import ids
 from outlive.protocol.restart import Intensity
 from outlive.protocol.subjects import Subjects
+from outlive.protocol.tools import AnyTool
 
 FLUSH: Final = 2.0
 """Seconds at the end for what is durable to be published."""
@@ -305,7 +306,7 @@ class Worker:
             buckets=self.buckets,
             worker=str(self.incarnation),
             signals=dict(self.app.signals),
-            tools=self._services.tools,
+            tools={**_compensators(self.app), **self._services.tools},
             turned_out=self._hindsight.succeeded,
             waived=self.settings.waived,
         )
@@ -507,3 +508,7 @@ async def _until_cancelled(subscription: Any) -> None:
     finally:
         with anyio.CancelScope(shield=True), contextlib.suppress(BusError):
             await subscription.unsubscribe()
+
+
+def _compensators(app: App) -> dict[str, AnyTool]:
+    return {tool.compensator.name: tool.compensator for tool in app.tools.values() if tool.compensator is not None}

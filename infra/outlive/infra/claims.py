@@ -5,14 +5,17 @@ A task is loaded with a handful of range scans, many tasks at once; a new task n
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from outlive.infra import database, failpoints, sql
 from outlive.infra.records import Claim, Key
+from outlive.protocol.effects import Entry
 from outlive.protocol.task import Status
+
+T = TypeVar("T")
 
 PROBATION: Final = 2
 """Deaths since its last completed step from which on a task runs alone among its like, and is judged only by that."""
@@ -75,6 +78,28 @@ class Attempt(NamedTuple):
     attempt: int
 
 
+class LedgerEntry(NamedTuple):
+    """An operation without its arguments."""
+
+    step_id: str
+    operation_id: str
+    name: str
+    status: str
+    attempt: int
+    digest: bytes
+    epoch: int
+    worker: uuid.UUID
+    started_at: datetime
+    deadline: datetime | None
+    ended_at: datetime | None
+    note: str | None
+
+    @property
+    def entry(self) -> Entry:
+        """What a summary of the ledger needs."""
+        return Entry(self.step_id, self.operation_id, self.name, self.status, self.note or "")
+
+
 class Mail(NamedTuple):
     """An inbox row: a command, a child's end. `taken`: a step has used it; then it only tells who said it, and when."""
 
@@ -112,6 +137,7 @@ class Claimed:
     backlog: list[tuple[int, bytes]] = field(default_factory=list)  # events above `published`
     plan_version: int = 0  # known to the clerk alone: an owner reads its facts
     plans: bool = False  # known to the clerk alone: people may change its plan
+    compensating: bool = False
 
     @property
     def new(self) -> bool:
@@ -189,11 +215,31 @@ class Claims:
         await self._read("doubt", *attempt, self._incarnation, message)
 
     async def _read(self, name: str, *arguments: Any) -> Any:
-        while True:
-            try:
-                return await self._pool.fetchrow(self._sql[name], *arguments)
-            except database.TRANSIENT:
-                await asyncio.sleep(0.2)
+        return await _patiently(lambda: self._pool.fetchrow(self._sql[name], *arguments))
+
+    async def ledgers(self, keys: Sequence[Key]) -> dict[Key, list[LedgerEntry]]:
+        """Return the operations of tasks, in the order begun."""
+        found: dict[Key, list[LedgerEntry]] = {key: [] for key in keys}
+        rows = await self._pool.fetch(self._sql["ledgers"], [k[0] for k in keys], [k[1] for k in keys])
+        for tenant, task_id, *entry in rows:
+            found[tenant, task_id].append(LedgerEntry(*entry))
+        return found
+
+    async def ledger(self, tenant: str, task_id: str) -> list[LedgerEntry]:
+        """Return the operations of a task, in the order begun; waits for Postgres through outages."""
+        return (await _patiently(lambda: self.ledgers([(tenant, task_id)])))[tenant, task_id]
+
+    async def completed(self, tenant: str, task_id: str) -> dict[str, int]:
+        """Return the numbers of the facts that hold the results of effects, by step id; waits through outages."""
+        rows = await _patiently(lambda: self._pool.fetch(self._sql["completed"], tenant, task_id))
+        return {row["step_id"]: row["seq"] for row in rows}
+
+    async def effect(
+        self, tenant: str, task_id: str, step_id: str, operation_id: str, seq: int
+    ) -> tuple[bytes, bytes | None]:
+        """Return an operation's arguments, and the result that the fact of this number holds (0: none)."""
+        row = await self._read("effect", tenant, task_id, step_id, operation_id, seq)
+        return row["arguments"], row["body"]
 
     async def next_due(self) -> float | None:
         """Seconds until the next task is due (negative: overdue); None when none is."""
@@ -226,6 +272,14 @@ class Claims:
         return found
 
 
+async def _patiently(read: Callable[[], Awaitable[T]]) -> T:
+    while True:
+        try:
+            return await read()
+        except database.TRANSIENT:
+            await asyncio.sleep(0.2)
+
+
 def claimed_row(row: Any) -> Claimed:
     """Read a row that a claiming statement returned."""
     claim = Claim(
@@ -235,6 +289,7 @@ def claimed_row(row: Any) -> Claimed:
     return Claimed(
         claim, row["status"], row["cancelling"], row["input"], row["run"], row["run_from"], row["waiting_for"],
         row["reasons"], row["current_step"], row["code_version"], row["parent"], row["deaths"], row["died"],
+        compensating=row["compensating"],
     )  # fmt: skip
 
 

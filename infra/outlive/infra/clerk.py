@@ -16,14 +16,16 @@ import structlog
 
 from outlive.infra import database, failpoints, happenings, sql
 from outlive.infra.announcer import Announcer
-from outlive.infra.claims import Claimed, Claims, Mail, claimed_row
+from outlive.infra.claims import Claimed, Claims, LedgerEntry, Mail, claimed_row
 from outlive.infra.clock import Clock
 from outlive.infra.journal import Batch, Line, Link
-from outlive.infra.records import AnswerRow, Claim, Fact, Record, State
+from outlive.infra.records import AnswerRow, AttemptRow, Claim, Fact, OperationRow, Record, State
 from outlive.protocol import codec, lifecycle, steps
 from outlive.protocol.answers import Code
 from outlive.protocol.commands import AnyCommand, EditPlan, Internal
+from outlive.protocol.effects import cancel_message, summarize
 from outlive.protocol.lifecycle import Decision, Facts
+from outlive.protocol.operations import ErrorClass
 from outlive.protocol.task import FINAL, Reason, ReasonCode, Status
 
 BATCH: Final = 200
@@ -31,6 +33,7 @@ _RECONNECT: Final = 0.2
 _UNKNOWN: Final = dict.fromkeys(("status", "name", "result", "operation_id"))
 _SAID: Final = {"approve": "approved", "reject": "rejected", "resolve": "resolved", "signal": "answered"}
 CANCELLED_BY_PARENT: Final = "the parent was cancelled"
+LOST: Final = "its worker ended before the outcome was recorded"
 
 _log = structlog.get_logger("outlive.clerk")
 _reasons = msgspec.json.Decoder(list[Reason])
@@ -80,27 +83,6 @@ def answered(verb: str, by: str | None, at: datetime) -> str:
 def read_reasons(body: bytes | None) -> tuple[Reason, ...]:
     """Decode the reasons column."""
     return tuple(_reasons.decode(body)) if body else ()
-
-
-def cancel_message(by: str | None, effects: Sequence[tuple[str, str, str]]) -> str:
-    """Say honestly what a cancelled task did.
-
-    Args:
-        by: who cancelled it.
-        effects: (step id, tool, status) of each operation, in the order begun.
-    """
-    happened = [f"{name} (step {step})" for step, name, status in effects if status == "succeeded"]
-    unknown = [f"{name} (step {step})" for step, name, status in effects if status in {"started", "unknown"}]
-    said = [f"Cancelled by {by}." if by else "Cancelled.", "Nothing further was started."]
-    said.append(f"Happened: {_some(happened)}." if happened else "No effect is recorded as having happened.")
-    if unknown:
-        said.append(f"Unknown whether it happened: {_some(unknown)}.")
-    return " ".join(said)
-
-
-def _some(names: Sequence[str], most: int = 20) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 class Clerk:
@@ -176,8 +158,9 @@ class Clerk:
             if not rows:
                 return 0
             cases = [Case(_taken(row), row["due_at"], row["ended_at"], self._misfit) for row in rows]
-            mail = await Claims(link.connection, self._incarnation, []).mail([case.claim for case in cases])
-            await self._effects(link, cases)
+            claims = Claims(link.connection, self._incarnation, [])
+            mail = await claims.mail([case.claim for case in cases])
+            await self._ledgers(claims, cases, mail)
             await self._about(link, cases, mail)
             now = self._clock.now()
             for case, letters in zip(cases, mail, strict=True):
@@ -201,11 +184,16 @@ class Clerk:
         if freed:
             await link.connection.execute(self._sql["forgive"], [k[0] for k in freed], [k[1] for k in freed])
 
-    async def _effects(self, link: Link, cases: Sequence["Case"]) -> None:
-        by_key = {case.claim.key: case for case in cases}
-        rows = await link.connection.fetch(self._sql["effects"], [k[0] for k in by_key], [k[1] for k in by_key])
-        for row in rows:
-            by_key[row["tenant"], row["task_id"]].effects.append((row["step_id"], row["name"], row["status"]))
+    async def _ledgers(self, claims: Claims, cases: Sequence["Case"], mail: Sequence[Sequence[Mail]]) -> None:
+        """Look up what tasks have done that are to be cancelled."""
+        cancelled = {
+            case.claim.key: case
+            for case, letters in zip(cases, mail, strict=True)
+            if any(letter.verb == "cancel" for letter in letters)
+        }
+        if cancelled:
+            for key, ledger in (await claims.ledgers(list(cancelled))).items():
+                cancelled[key].ledger = ledger
 
     async def _about(self, link: Link, cases: Sequence["Case"], mail: Sequence[Sequence[Mail]]) -> None:
         """Look up the steps that letters of people are about."""
@@ -285,9 +273,11 @@ def _news(row: Any, family: Sequence[Any], results: dict[tuple[str, str], bytes]
         news.append((tenant, row["parent"], command_id, "child", task_id, body, codec.digest(body), "_system"))
     if row["cancelling"] or row["status"] == Status.CANCELLED:
         by = f"parent {task_id}"
-        body = codec.encode({"type": "cancel", "by": by, "reason": CANCELLED_BY_PARENT})
+        undo = bool(row["compensating"])
+        order = {"type": "cancel", "by": by, "reason": CANCELLED_BY_PARENT, **({"compensate": True} if undo else {})}
+        body, what = codec.encode(order), "compensate" if undo else "cancel"
         news += [
-            (tenant, child["task_id"], f"_cancel-{child['task_id']}", "cancel", None, body, codec.digest(body), by)
+            (tenant, child["task_id"], f"_{what}-{child['task_id']}", "cancel", None, body, codec.digest(body), by)
             for child in family
             if child["tenant"] == tenant and child["parent"] == task_id and child["status"] not in FINAL
         ]
@@ -316,7 +306,8 @@ class Case:
         self.status = Status(task.status)
         self.reasons = read_reasons(task.reasons)
         self.cancelling = task.cancelling
-        self.effects: list[tuple[str, str, str]] = []
+        self.compensating = task.compensating
+        self.ledger: list[LedgerEntry] = []  # of tasks that are to be cancelled
         self.steps: dict[str, Any] = {}  # how the steps stand that letters name
         self.answered: dict[str, str] = {}  # who answered what was asked about a step
         self.answers: list[tuple[str, Code, str]] = []
@@ -325,12 +316,14 @@ class Case:
         self._before = (self.status, self.reasons)
         self._plans, self._plan_version = task.plans, task.plan_version
         self._plan_total: int | None = None  # of a new plan
+        self._was_cancelling = (self.cancelling, self.compensating)
         self._started = task.code_version is not None  # its first record says by which code
         self._ended_at = ended_at
         self._misfit = misfit
         self._due_at = due_at
         self._facts: list[Fact] = []
         self._rows: list[AnswerRow] = []
+        self._lost: list[tuple[OperationRow, AttemptRow]] = []
         self._applied = task.claim.applied
 
     def decide(self, letter: Mail, now: datetime) -> None:
@@ -362,7 +355,7 @@ class Case:
         step = self.steps.get(letter.name or "") or _UNKNOWN
         facts = Facts(
             task_id=self.claim.task_id, status=self.status, reasons=self.reasons, started=self._started,
-            cancelling=self.cancelling, ended_at=self._ended_at, step=step["status"], name=step["name"] or "",
+            cancelling=self.cancelling, compensating=self.compensating, ended_at=self._ended_at, step=step["status"], name=step["name"] or "",
             result=(step["result"] or b"").decode(), operation=step["operation_id"] or "",
             answered=self.answered.get(letter.name or "", ""), plans=self._plans, plan_version=self._plan_version,
         )  # fmt: skip
@@ -374,8 +367,9 @@ class Case:
 
     def _invalid(self, message: str) -> Decision:
         return Decision(
-            code=Code.INVALID, message=message, status=self.status, reasons=self.reasons, cancelling=self.cancelling
-        )
+            code=Code.INVALID, message=message, status=self.status, reasons=self.reasons, cancelling=self.cancelling,
+            compensating=self.compensating,
+        )  # fmt: skip
 
     def _move(self, decision: Decision, letter: Mail, now: datetime) -> None:
         if decision.wake:
@@ -383,11 +377,21 @@ class Case:
         if decision.status is not self.status or decision.reasons != self.reasons:
             lifecycle.check_transition(self.status, decision.status)
             final = decision.status in FINAL
-            self.said = cancel_message(letter.by, self.effects) if final else decision.message
-            self._facts.append(
-                happenings.status(self.claim, now, decision.status, self.said, reasons=decision.reasons, final=final)
+            effects = summarize([one.entry for one in self.ledger]) if final else None
+            self.said = (
+                decision.message
+                if effects is None
+                else cancel_message(letter.by, effects, compensated=self.compensating)
             )
-        self.status, self.reasons, self.cancelling = decision.status, decision.reasons, decision.cancelling
+            self._facts.append(
+                happenings.status(
+                    self.claim, now, decision.status, self.said, reasons=decision.reasons, final=final, effects=effects
+                )
+            )
+            if final:
+                self._lost = [lost(one, now) for one in self.ledger if one.status == "started"]
+        self.status, self.reasons = decision.status, decision.reasons
+        self.cancelling, self.compensating = decision.cancelling, decision.compensating
 
     @property
     def freed(self) -> bool:
@@ -406,15 +410,35 @@ class Case:
             status=str(self.status) if self.status != self._before[0] else None,
             reasons=codec.encode(list(self.reasons)) if self.reasons != self._before[1] else None,
             cancelling=self.cancelling or None,
+            compensating=self.compensating if self.compensating != self._was_cancelling[1] else None,
             leave="always",
             due_at=self._due_at if waits else ends_by_itself(self.reasons),
-            tell=self.status is Status.CANCELLED and self._before[0] is not Status.CANCELLED,
+            tell=(self.status is Status.CANCELLED and self._before[0] is not Status.CANCELLED)
+            or (self.cancelling, self.compensating) > self._was_cancelling,
             plan_version=self._plan_version if self._plan_total is not None else None,
             plan_total=self._plan_total,
         )
         line = Line(self.claim, _unqueued)
-        line.hand_in(Record(facts=self._facts, answers=self._rows, state=state, applied=self._applied))
+        operations, attempts = [one[0] for one in self._lost], [one[1] for one in self._lost]
+        line.hand_in(
+            Record(
+                facts=self._facts, answers=self._rows, state=state, applied=self._applied, operations=operations,
+                attempts=attempts,
+            )
+        )  # fmt: skip
         return line.take()
+
+
+def lost(one: LedgerEntry, at: datetime) -> tuple[OperationRow, AttemptRow]:
+    """What the ledger says of an operation that was begun, and whose worker ended before its outcome was recorded."""
+    row = OperationRow(
+        one.step_id, one.operation_id, one.name, "unknown", one.attempt, one.digest, codec.CODEC_JSON, b"",
+        one.started_at, one.deadline, at,
+    )  # fmt: skip
+    attempt = AttemptRow(
+        one.step_id, one.operation_id, one.attempt, one.worker, one.started_at, None, ErrorClass.TIMEOUT, LOST
+    )
+    return row, attempt
 
 
 def ends_by_itself(reasons: Sequence[Reason]) -> datetime | None:

@@ -283,9 +283,15 @@ class Client:
         """Take a pause back. Raises like `command`."""
         return await self.command(task_id, Resume())
 
-    async def cancel(self, task_id: str, reason: str | None = None) -> Answer:
-        """Let a task start nothing more. Raises like `command`."""
-        return await self.command(task_id, Cancel(reason=reason))
+    async def cancel(self, task_id: str, reason: str | None = None, *, compensate: bool | None = None) -> Answer:
+        """Let a task start nothing more. Raises like `command`.
+
+        Args:
+            task_id: the task.
+            reason: why, for people.
+            compensate: True: then undo what it did, newest first, by its tools' compensators. False: stop undoing.
+        """
+        return await self.command(task_id, Cancel(reason=reason, compensate=compensate))
 
     @overload
     async def signal(self, task_id: str, signal: Signal[T], value: T, /) -> Answer: ...

@@ -13,7 +13,7 @@ from outlive.protocol import api, codec
 from outlive.protocol.answers import Answer
 from outlive.protocol.api import Trouble
 from outlive.protocol.errors import TaskCancelled, TaskFailed, Unreachable
-from outlive.protocol.events import Tokens
+from outlive.protocol.events import StatusEvent, Tokens
 from outlive.protocol.task import FINAL, Failure, Status, TaskRecord
 from outlive.protocol.tools import Signal
 
@@ -55,7 +55,7 @@ class Handle(Generic[R_co]):
 
         Raises:
             TaskFailed: with the failure.
-            TaskCancelled: its message lists what had happened.
+            TaskCancelled: its message says what had happened, its `effects` list it.
             TimeoutError: it has not ended within `timeout` seconds (None waits for ever); it runs on.
             codec.NotStorable: the result is not of the expected type.
         """
@@ -65,7 +65,7 @@ class Handle(Generic[R_co]):
         except TimeoutError:
             raise TimeoutError(f"task {self.task_id} has not ended within {timeout:g} s; it runs on") from None
         if seen.status is Status.CANCELLED:
-            raise TaskCancelled(self.task_id, await self._last_message(seen.last_seq))
+            raise await self._cancelled(seen.last_seq)
         if seen.status is Status.FAILED:
             raise TaskFailed(self.task_id, seen.failure or Failure(type="unknown", message="no failure is stored"))
         result: R_co = codec.unpack(bytes(seen.result), self._output)
@@ -95,12 +95,13 @@ class Handle(Generic[R_co]):
         result = await self._client.questions.whole(self.task_id, "result")
         return msgspec.structs.replace(seen, result=msgspec.Raw(result))
 
-    async def _last_message(self, seq: int) -> str:
+    async def _cancelled(self, seq: int) -> TaskCancelled:
         async with aclosing(self.events(seq)) as events:
             async for event in events:
                 if not isinstance(event, Gap):
-                    return event.message
-        return ""
+                    effects = event.effects if isinstance(event, StatusEvent) else None
+                    return TaskCancelled(self.task_id, event.message, effects)
+        return TaskCancelled(self.task_id)
 
     def events(self, from_seq: int = 1, *, follow: bool = False) -> AsyncGenerator[Item]:
         """Yield progress events from a number on, each once and in order; see `outlive.infra.reader.read`."""
@@ -126,9 +127,9 @@ class Handle(Generic[R_co]):
         """Take a pause back. Raises like `Client.command`."""
         return await self._client.resume(self.task_id)
 
-    async def cancel(self, reason: str | None = None) -> Answer:
-        """Start nothing more. Raises like `Client.command`."""
-        return await self._client.cancel(self.task_id, reason)
+    async def cancel(self, reason: str | None = None, *, compensate: bool | None = None) -> Answer:
+        """Start nothing more, and undo what was done or not; see `Client.cancel`."""
+        return await self._client.cancel(self.task_id, reason, compensate=compensate)
 
     @overload
     async def signal(self, signal: Signal[T], value: T, /) -> Answer: ...

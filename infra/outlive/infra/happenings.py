@@ -9,6 +9,7 @@ from datetime import datetime
 from outlive.infra.records import Claim, Fact
 from outlive.protocol import codec
 from outlive.protocol.answers import Code
+from outlive.protocol.effects import Effects
 from outlive.protocol.events import (
     ApprovalEvent,
     ApprovalStatus,
@@ -33,13 +34,14 @@ def status(
     *,
     reasons: Sequence[Reason] = (),
     final: bool = False,
+    effects: Effects | None = None,
     body: bytes | None = None,
 ) -> Fact:
-    """The task's status changed; `body` is the task's result or failure."""
+    """The task's status changed; `body` is the task's result or failure, `effects` what a cancelled one has done."""
     seq = claim.number()
     event = StatusEvent(
         seq=seq, task_id=claim.task_id, tenant=claim.tenant, at=at, message=message, status=new,
-        reasons=list(reasons), final=final,
+        reasons=list(reasons), final=final, effects=effects,
     )  # fmt: skip
     return Fact(seq, "status", codec.encode(event), status=str(new), body=body)
 

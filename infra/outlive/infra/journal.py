@@ -179,7 +179,7 @@ class Batch:
                 continue
             for name in _STATE_FIELDS:
                 value = getattr(record.state, name)
-                if value is not None and value is not False:
+                if value is not None and not (name == "tell" and value is False):
                     setattr(merged, name, value)
             if record.state.waiting_for is not None:
                 merged.wait_until = record.state.wait_until

@@ -132,6 +132,7 @@ class State:
     plan_version: int | None = None
     model_version: str | None = None
     prompt_version: str | None = None
+    compensating: bool | None = None
 
 
 @dataclass(slots=True)

@@ -351,7 +351,7 @@ def _record(tenant: str, row: asyncpg.Record) -> TaskRecord:
             code=row["code_version"], schema=row["schema_version"], model=row["model_version"], prompt=row["prompt_version"]
         ), labels=_read_labels(row["labels"]),
         priority=row["priority"], parent=row["parent"], owner=row["owner"] and str(row["owner"]), epoch=row["epoch"],
-        last_seq=row["last_seq"], cancelling=row["cancelling"], waiting_for=row["waiting_for"],
+        last_seq=row["last_seq"], cancelling=row["cancelling"], compensating=row["compensating"], waiting_for=row["waiting_for"],
         wait_until=row["wait_until"], done=Done(count=row["steps"], last=row["last"][::-1]),
         doing=why.doing(status, row["current_step"], row["step_name"], row["waiting_for"], row["wait_until"]),
         needs=[reason.do for reason in reasons], result=_raw(body) if status is Status.SUCCEEDED else None,

@@ -62,7 +62,8 @@ def explain(task: TaskRecord, seen: Circumstances) -> str:
     """Return one paragraph: why, since when, who holds it, what happens next, what a person could do."""
     sentences = [_opening(task, seen)]
     if task.cancelling and task.status not in FINAL:
-        sentences.append("A cancel is in progress: no further step starts.")
+        undone = ", and what it did is undone, newest first" if task.compensating else ""
+        sentences.append(f"A cancel is in progress: no further step starts{undone}.")
     if task.status in FINAL:
         sentences.append(_ended(task))
     elif task.status is Status.PAUSED:

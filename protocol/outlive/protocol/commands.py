@@ -83,9 +83,16 @@ class Resume(Command, frozen=True, kw_only=True, omit_defaults=True, tag="resume
 
 
 class Cancel(Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel"):
-    """Start nothing more. The final event lists what happened, what is unknown and what was never started."""
+    """Start nothing more. The final event lists what happened, what is unknown and what was never started.
+
+    Attributes:
+        reason: why, for people.
+        compensate: true: then undo what the task did, newest first, by the compensators of its tools (and pass that on
+            to its children). false: stop undoing; what is not undone yet stays. Left out: undo nothing.
+    """
 
     reason: Text | None = None
+    compensate: bool | None = None
 
 
 class Signal(Command, frozen=True, kw_only=True, omit_defaults=True, tag="signal"):

@@ -3,6 +3,7 @@
 from typing import ClassVar, Final
 
 from outlive.protocol.answers import Answer
+from outlive.protocol.effects import Effects
 from outlive.protocol.operations import ErrorClass
 from outlive.protocol.task import Failure
 
@@ -121,11 +122,13 @@ class TaskCancelled(OutliveError):
 
     Attributes:
         task_id: the task.
+        effects: the same as data: what became of each effect. None where it is not known (of a child, in its parent).
     """
 
-    def __init__(self, task_id: str, message: str = "") -> None:
+    def __init__(self, task_id: str, message: str = "", effects: Effects | None = None) -> None:
         super().__init__(message or f"task {task_id} was cancelled")
         self.task_id: Final = task_id
+        self.effects: Final = effects
 
 
 class CommandRefused(OutliveError):

@@ -10,6 +10,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from outlive.protocol.answers import Code
+from outlive.protocol.effects import Effects
 from outlive.protocol.plan import Item
 from outlive.protocol.task import Reason, Status
 
@@ -33,11 +34,15 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 
 
 class StatusEvent(Event, frozen=True, kw_only=True, omit_defaults=True, tag="status"):
-    """The task's status changed. ``final`` is true on the last event of a task (unless a person reopens it)."""
+    """The task's status changed. ``final`` is true on the last event of a task (unless a person reopens it).
+
+    ``effects`` comes with the last event of a cancel: what became of each effect.
+    """
 
     status: Status
     reasons: list[Reason] = []
     final: bool = False
+    effects: Effects | None = None
 
 
 class StepEvent(Event, frozen=True, kw_only=True, omit_defaults=True, tag="step"):

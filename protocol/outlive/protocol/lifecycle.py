@@ -68,6 +68,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         owned: an actor is in memory.
         started: a worker has begun it at least once.
         cancelling: a cancel was accepted and is being carried out.
+        compensating: what the task did is undone before it ends as cancelled.
         ended_at: when it reached a final status.
         step: how the step stands that a command names: completed, failed, waiting, ...; None = nothing is known of it.
         name: of that step: a tool's, or what it waited for.
@@ -84,6 +85,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     owned: bool = False
     started: bool = False
     cancelling: bool = False
+    compensating: bool = False
     ended_at: datetime | None = None
     step: str | None = None
     name: str = ""
@@ -99,7 +101,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         code, message: the answer.
-        status, reasons, cancelling: the state to write.
+        status, reasons, cancelling, compensating: the state to write.
         wake: a worker with the task's code is wanted now (only for tasks without an actor).
         stop: the state in which an actor must be from now on; ``""`` takes back a pause that was not carried out yet.
     """
@@ -109,6 +111,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     reasons: tuple[Reason, ...]
     cancelling: bool
+    compensating: bool = False
     wake: bool = False
     stop: Stop = ""
 
@@ -134,7 +137,7 @@ def apply(facts: Facts, command: AnyCommand | Internal, *, now: datetime) -> Dec
         now: the database's time, for the reasons that it makes.
     """
     if facts.status in ENDED and not isinstance(command, Submit):
-        return _decide(facts, Code.TOO_LATE, f"Task {_ended(facts)}. Nothing was changed.")
+        return _decide(facts, Code.TOO_LATE, f"Task {_ended(facts)}. Nothing was changed.{_stands(facts, command)}")
     match command:
         case Submit():
             return _submit(facts)
@@ -143,7 +146,7 @@ def apply(facts: Facts, command: AnyCommand | Internal, *, now: datetime) -> Dec
         case Resume():
             return _resume(facts)
         case Cancel():
-            return _cancel(facts)
+            return _cancel(facts, command)
         case Signal(name=name) if steps.is_answer(name):
             return _reply(facts, command)
         case Signal():
@@ -197,15 +200,47 @@ def _resume(facts: Facts) -> Decision:
     return _decide(facts, Code.APPLIED, f"Task {facts.task_id} goes on.", status=status, reasons=left, wake=True)
 
 
-def _cancel(facts: Facts) -> Decision:
-    if facts.status is Status.FAILED:
-        return _illegal(facts, f"Task {_ended(facts)}: nothing runs that could be cancelled.")
+def _cancel(facts: Facts, command: Cancel) -> Decision:
+    if facts.status is Status.FAILED and not command.compensate:
+        return _illegal(
+            facts,
+            f"Task {_ended(facts)}: nothing runs that could be cancelled. "
+            f"To undo what it did: outlive cancel {facts.task_id} --compensate",
+        )
+    if facts.compensating and command.compensate is not False:
+        message = (
+            f"Task {facts.task_id} is being cancelled, and what it did is undone. "
+            f"To stop that: outlive cancel {facts.task_id} --no-compensate"
+        )
+        return _decide(facts, Code.APPLIED, message)
+    undo = bool(command.compensate) and facts.started
     if facts.owned:
-        message = f"Task {facts.task_id} is being cancelled: nothing new starts."
-        return _decide(facts, Code.APPLIED, message, cancelling=True)
+        then = ", then what it did is undone" if undo else ""
+        message = f"Task {facts.task_id} is being cancelled: nothing new starts{then}."
+        return _decide(facts, Code.APPLIED, message, cancelling=True, compensating=undo)
+    if undo:
+        message = f"Task {facts.task_id} is being cancelled: nothing new starts, and what it did is undone."
+        return _decide(
+            facts,
+            Code.APPLIED,
+            message,
+            status=Status.RUNNING,
+            reasons=(),
+            cancelling=True,
+            compensating=True,
+            wake=True,
+        )
     return _decide(
-        facts, Code.APPLIED, f"Task {facts.task_id} is cancelled.", status=Status.CANCELLED, reasons=(), cancelling=False
+        facts, Code.APPLIED, f"Task {facts.task_id} is cancelled.", status=Status.CANCELLED, reasons=(),
+        cancelling=False, compensating=False,
     )  # fmt: skip
+
+
+def _stands(facts: Facts, command: AnyCommand | Internal) -> str:
+    """Say what is left to do for one who wants an ended task undone."""
+    if not isinstance(command, Cancel) or not command.compensate:
+        return ""
+    return f" What it did stands, and can be undone by hand only: outlive receipt {facts.task_id}"
 
 
 def _signal(facts: Facts, what: str) -> Decision:
@@ -245,7 +280,7 @@ def _take_over(facts: Facts, command: Approve | Reject | Resolve | Retry | Skip 
 
 
 def _consent(facts: Facts, command: Approve | Reject) -> Decision:
-    if facts.cancelling:
+    if facts.cancelling and not (facts.compensating and steps.is_undo(command.operation_id)):
         return _illegal(facts, f"Task {facts.task_id} is being cancelled: nothing new starts.")
     asked = _asked(facts, ReasonCode.APPROVAL, command.operation_id)
     if not isinstance(asked, Reason):
@@ -392,18 +427,21 @@ def _decide(
     status: Status | None = None,
     reasons: tuple[Reason, ...] | None = None,
     cancelling: bool | None = None,
+    compensating: bool | None = None,
     wake: bool = False,
 ) -> Decision:
     status = facts.status if status is None else status
     check_transition(facts.status, status)
     reasons = facts.reasons if reasons is None else reasons
     cancelling = facts.cancelling if cancelling is None else cancelling
+    compensating = facts.compensating if compensating is None else compensating
     return Decision(
         code=code,
         message=message,
         status=status,
         reasons=reasons,
         cancelling=cancelling,
+        compensating=compensating,
         wake=wake and not facts.owned,
         stop=_stop(reasons, cancelling=cancelling) if facts.owned else "",
     )

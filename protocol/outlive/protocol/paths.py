@@ -26,7 +26,15 @@ def after_lost_answer(tool: AnyTool, *, sent_for: float = 0.0) -> Path:
 
 
 def describe_path(tool: AnyTool) -> str:
-    """Return a line on how a tool is called and what follows a lost answer, with WARNING where only a person can tell."""
+    """Return a line on how a tool is called and what follows a lost answer, with WARNING where only a person can tell.
+
+    What undoes it in a ``cancel --compensate`` is an effect too, and comes behind.
+    """
+    undo = tool.compensator
+    return _whole(tool) if undo is None else f"{_whole(tool)}; undone by {_whole(undo)}"
+
+
+def _whole(tool: AnyTool) -> str:
     limit = f"; at most {tool.rate_limit}" if tool.rate_limit is not None else ""
     return _path(tool) + limit
 

@@ -15,7 +15,8 @@ ANSWER: Final = "answer-"
 """How the names of signals begin that answer a question of a step; tasks declare none of these."""
 
 _DIGEST_LENGTH: Final = 24
-_COUNTED: Final = re.compile(r"\d|r\d+-")
+_COUNTED: Final = re.compile(r"\d|r\d+-|undo\d*-")
+_UNDO: Final = re.compile(r"undo\d*-")
 
 
 def place(path: str | Sequence[int], n: int, *, run: int = 1) -> str:
@@ -60,9 +61,21 @@ def check_chosen(step_id: str) -> str:
     """Return a step id that a user may choose.
 
     Raises:
-        ids.InvalidId: it breaks the rule for ids, or looks like a counted one.
+        ids.InvalidId: it breaks the rule for ids, or looks like one that is given by the system.
     """
     ids.check("step_id", step_id)
     if _COUNTED.match(step_id):
-        raise ids.InvalidId(f"step_id {step_id!r} looks like a counted one (3, 4-2-1, r2-3): begin it with a word")
+        raise ids.InvalidId(
+            f"step_id {step_id!r} looks like one of ours (3, 4-2-1, r2-3, undo-4): begin it with another word"
+        )
     return step_id
+
+
+def undo(step_id: str, operation_id: str) -> str:
+    """Return the id of the step that undoes an operation: ``undo-4`` for ``4:1``, ``undo2-4`` for ``4:2``."""
+    return fit(f"undo{'' if operation_id == '1' else operation_id}-{step_id}")
+
+
+def is_undo(step_id: str) -> bool:
+    """Say whether a step undoes another one."""
+    return _UNDO.match(step_id) is not None

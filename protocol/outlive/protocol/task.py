@@ -118,6 +118,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
     last_seq: int = 0
     cancelling: bool = False
+    compensating: bool = False
     waiting_for: str | None = None
     wait_until: datetime | None = None
     done: Done = Done(count=0, last=[])

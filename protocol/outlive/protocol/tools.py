@@ -43,6 +43,26 @@ def _unreported(message: str, done: float | None, total: float | None) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Original:
+    """The effect that a compensator undoes.
+
+    Attributes:
+        key: the idempotency key under which it was made.
+        result: what the tool returned, decoded by its type; None where that is lost.
+        started_at: when its (last) attempt began.
+    """
+
+    key: str
+    result: Any
+    started_at: datetime
+
+    @property
+    def uuid(self) -> str:
+        """The key as a UUID (version 5), as the tool had it."""
+        return keys.operation_uuid(self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One side effect about to be made, handed to tools whose first parameter is annotated with it.
 
@@ -52,6 +72,7 @@ class Operation:
         deadline: when the attempt times out.
         attempt: 1 for the first try.
         report: where `progress` goes; may be called from any thread.
+        original: see `undoes`.
     """
 
     key: str
@@ -59,6 +80,14 @@ class Operation:
     deadline: datetime
     attempt: int = 1
     report: Callable[[str, float | None, float | None], None] = _unreported
+    original: Original | None = None
+
+    @property
+    def undoes(self) -> Original:
+        """In a compensator (its reconciler, its preview): the effect that is to be undone. Elsewhere `LookupError`."""
+        if self.original is None:
+            raise LookupError("op.undoes is there only where a compensator runs in a cancel: this call undoes nothing")
+        return self.original
 
     @property
     def uuid(self) -> str:
@@ -145,7 +174,7 @@ class Tool(Generic[P, R_co]):
         step_id: a chosen step id; None = counted.
         reconciler: finds out whether an effect happened whose answer was lost; returns an `operations.Outcome`.
         preparer: says what would happen, for the person who is asked; returns a text.
-        compensator: undoes an effect. Kept with the tool; nothing calls it yet.
+        compensator: undoes an effect when its task is cancelled with ``compensate``: a tool with the same arguments.
     """
 
     name: str
@@ -171,7 +200,7 @@ class Tool(Generic[P, R_co]):
     step_id: str | None = None
     reconciler: Companion | None = None
     preparer: Companion | None = None
-    compensator: Companion | None = None
+    compensator: "Tool[P, Any] | None" = None
 
     def __post_init__(self) -> None:
         if not self.timeout > 0:

@@ -1,6 +1,6 @@
 """``receipt``: what a task did to the world, and who agreed to it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -12,18 +12,26 @@ from outlive.actors.console.options import Given, client_options, pass_given
 from outlive.actors.console.session import ask
 from outlive.actors.console.steer import task_argument
 from outlive.infra.client import Client
-from outlive.protocol import keys
+from outlive.protocol import keys, steps
 from outlive.protocol.api import OperationPage
+from outlive.protocol.effects import EffectOutcome, Entry, outcome_of
 from outlive.protocol.operations import AttemptRecord, OperationRecord, OperationStatus, WordRecord
-from outlive.protocol.task import TaskRecord
+from outlive.protocol.task import FINAL, TaskRecord
 
-_OUTCOMES: Final = {
-    OperationStatus.PREPARED: ("not sent", "dim"),
+_UNDER_WAY: Final = {
     OperationStatus.AWAITING_APPROVAL: ("not sent: it waits for a yes", "yellow"),
     OperationStatus.STARTED: ("under way", "cyan"),
-    OperationStatus.SUCCEEDED: ("happened", "green"),
-    OperationStatus.FAILED: ("failed", "red"),
-    OperationStatus.UNKNOWN: ("unknown whether it happened", "bold yellow"),
+}
+"""While the task is alive; after its end the outcome says what became of them."""
+
+_OUTCOMES: Final[Mapping[EffectOutcome, tuple[str, str]]] = {
+    "happened": ("happened", "green"),
+    "undone": ("happened, and was undone", "green"),
+    "undo_failed": ("happened, and could not be undone", "bold yellow"),
+    "undo_unknown": ("happened, unknown whether it was undone", "bold yellow"),
+    "unknown": ("unknown whether it happened", "bold yellow"),
+    "did_not_happen": ("did not happen", "red"),
+    "not_approved": ("not sent: nobody said yes", "dim"),
 }
 _NOT_SENT: Final = frozenset({OperationStatus.PREPARED, OperationStatus.AWAITING_APPROVAL})
 _WORDS: Final = {"approve": "yes", "reject": "no", "retry": "arguments corrected"}
@@ -38,11 +46,11 @@ def receipt(given: Given, task_id: str) -> None:
     task, ledger = ask(given, lambda client: _ledger(client, task_id))
     ledger.operations.sort(key=lambda one: one.started_at)
     if given.as_json:
-        output.emit({"task_id": task_id, "status": task.status, "effects": [*_effects(ledger)]})
+        output.emit({"task_id": task_id, "status": task.status, "effects": [*_effects(task, ledger)]})
         return
     console = output.console()
     console.print(Text.assemble(f"{task_id}  {task.kind}  ", output.status(task.status)))
-    for effect in _effects(ledger):
+    for effect in _effects(task, ledger):
         console.print(Text.assemble("\n", (f"{effect['name']} ({_place(effect['operation_id'])})", "bold")))
         console.print(output.fields(_shown(effect)), soft_wrap=False)
     if not ledger.operations:
@@ -53,11 +61,19 @@ async def _ledger(client: Client, task_id: str) -> tuple[TaskRecord, OperationPa
     return await client.get(task_id, with_input=False, with_result=False), await client.operations(task_id)
 
 
-def _effects(ledger: OperationPage) -> Iterable[dict[str, Any]]:
+def _effects(task: TaskRecord, ledger: OperationPage) -> Iterable[dict[str, Any]]:
     """Put together what the ledger has of each operation."""
+    undoing = {one.step_id: one for one in ledger.operations if steps.is_undo(one.step_id)}
+    undone = {steps.undo(one.step_id, one.operation_id): one for one in ledger.operations}
     for one in ledger.operations:
+        undo, original = undoing.get(steps.undo(one.step_id, one.operation_id)), undone.get(one.step_id)
+        entry = Entry(one.step_id, one.operation_id, one.name, one.status)
         yield {
             "operation_id": f"{one.step_id}:{one.operation_id}",
+            "outcome": None
+            if task.status not in FINAL and one.status in _UNDER_WAY
+            else outcome_of(entry, undo.status if undo is not None else None),
+            "undoes": f"{original.step_id}:{original.operation_id}" if original is not None else None,
             "step_id": one.step_id,
             "name": one.name,
             "key": one.key,
@@ -80,13 +96,14 @@ def _about(part: AttemptRecord | WordRecord, operation: OperationRecord) -> bool
 
 
 def _shown(effect: dict[str, Any]) -> dict[str, Any]:
-    outcome, style = _OUTCOMES[effect["status"]]
+    outcome, style = _OUTCOMES[effect["outcome"]] if effect["outcome"] else _UNDER_WAY[effect["status"]]
     ended = effect["ended_at"]
     at = f", {_time(ended)}" if ended is not None else ""
     return {
         "outcome": Text.assemble((outcome, style), at),
         "note": effect["note"],
         "but": effect["doubt"] and Text(effect["doubt"], style="bold red"),
+        "undoes": effect["undoes"] or "",
         "key": effect["key"],
         "arguments": output.short(effect["arguments"], 1000),
         "attempts": None if effect["status"] in _NOT_SENT else _attempts(effect),

@@ -48,12 +48,17 @@ def resume(given: Given, task_id: str, by: str) -> None:
 @click.command()
 @task_argument
 @reason_option
+@click.option(
+    "--compensate/--no-compensate",
+    default=None,
+    help="Then undo what it did, newest first, by its tools' compensators; or stop undoing.",
+)
 @by_option
 @client_options
 @pass_given
-def cancel(given: Given, task_id: str, reason: str | None, by: str) -> None:
-    """Let a task start nothing more. Its last event lists what had happened."""
-    send(given, by, lambda client: client.cancel(task_id, reason))
+def cancel(given: Given, task_id: str, reason: str | None, compensate: bool | None, by: str) -> None:  # a flag
+    """Let a task start nothing more. Its last event lists what had happened, and what of it was undone."""
+    send(given, by, lambda client: client.cancel(task_id, reason, compensate=compensate))
 
 
 @click.command()

@@ -25,7 +25,7 @@ update task t
    set owner = $1, epoch = t.epoch + 1, due_at = null, mail_at = null, sweep_at = null
   from c
  where t.tenant = c.tenant and t.task_id = c.task_id and t.owner is null
-returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.codec, t.input, t.epoch, t.version, t.last_seq, t.published, t.published_at,
+returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.compensating, t.codec, t.input, t.epoch, t.version, t.last_seq, t.published, t.published_at,
   t.inbox_head, t.applied, t.steps, t.run, t.run_from, t.waiting_for, t.reasons, t.current_step, t.code_version, t.parent, 0::bigint as deaths,
   null::uuid as died;
 
@@ -59,7 +59,7 @@ update task t
    set owner = $1, epoch = t.epoch + 1, due_at = null, mail_at = null, sweep_at = null
   from k
  where t.tenant = k.tenant and t.task_id = k.task_id and t.owner = k.owner
-returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.codec, t.input, t.epoch, t.version, t.last_seq, t.published, t.published_at,
+returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.compensating, t.codec, t.input, t.epoch, t.version, t.last_seq, t.published, t.published_at,
   t.inbox_head, t.applied, t.steps, t.run, t.run_from, t.waiting_for, t.reasons, t.current_step, t.code_version, t.parent,
   k.deaths + k.counts::int as deaths, k.owner as died;
 
@@ -86,7 +86,7 @@ update task t
    set epoch = t.epoch + 1
   from unnest($2::text[], $3::text[]) as k(tenant, task_id)
  where t.tenant = k.tenant and t.task_id = k.task_id and t.owner = $1
-returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.codec, t.input, t.epoch, t.version, t.last_seq, t.published, t.published_at,
+returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.compensating, t.codec, t.input, t.epoch, t.version, t.last_seq, t.published, t.published_at,
   t.inbox_head, t.applied, t.steps, t.run, t.run_from, t.waiting_for, t.reasons, t.current_step, t.code_version, t.parent,
   (select count(*) from death x where x.tenant = t.tenant and x.task_id = t.task_id and x.steps = t.steps) as deaths,
   null::uuid as died;
@@ -126,6 +126,27 @@ select j.kind, j.status, n.message from judged j, noted n;
 insert into doubt (tenant, task_id, step_id, operation_id, attempt, worker, message)
 values ($1, $2, $3, $4, $5, $6, $7) on conflict do nothing;
 
+-- name: ledgers
+-- What tasks did to the world, in the order begun. $1 tenants, $2 task ids
+select o.tenant, o.task_id, o.step_id, o.operation_id, o.name, o.status, o.attempt, o.digest, o.epoch, o.worker, o.started_at,
+       o.deadline, o.ended_at, o.note
+  from unnest($1::text[], $2::text[]) as k(tenant, task_id) join operation o on o.tenant = k.tenant and o.task_id = k.task_id
+ order by o.tenant, o.task_id, o.started_at, o.step_id, o.operation_id;
+
+-- name: completed
+-- Where the results of a task's effects are, those of earlier runs too. $1 tenant, $2 task id
+select f.step_id, max(f.seq) as seq
+  from fact f
+ where f.tenant = $1 and f.task_id = $2 and f.type = 'step' and f.status = 'completed'
+   and exists (select 1 from operation o where o.tenant = $1 and o.task_id = $2 and o.step_id = f.step_id)
+ group by f.step_id;
+
+-- name: effect
+-- An operation's arguments, and the result of its step. $1 tenant, $2 task id, $3 step id, $4 operation id, $5 number of the fact (0: none)
+select o.arguments, f.body
+  from operation o left join fact f on f.tenant = o.tenant and f.task_id = o.task_id and f.seq = $5
+ where o.tenant = $1 and o.task_id = $2 and o.step_id = $3 and o.operation_id = $4;
+
 -- name: next_due
 -- Seconds until the next task is due; null = none. $1 my kinds
 select extract(epoch from min(due_at) - outlive.clock())::float8 from task where due_at is not null and kind = any($1);
@@ -149,7 +170,7 @@ union all
 select k.i, 'm', y.verb, y.name, y.command_id, y.by, y.digest, y.pos, y.taken::int, null, y.received_at, y.codec, y.body, null, null, null, null
   from k join inbox y on y.tenant = k.tenant and y.task_id = k.task_id and y.pos is not null
  where y.pos > k.applied
-    or (y.code = 'applied' and not y.taken and y.verb in ('signal', 'child', 'approve', 'reject', 'resolve', 'retry', 'skip', 'edit_plan'))
+    or (y.code = 'applied' and not y.taken and y.verb in ('signal', 'child', 'approve', 'reject', 'resolve', 'retry', 'skip', 'edit_plan', 'cancel'))
     or (y.code = 'applied' and y.taken and (y.verb in ('approve', 'reject', 'resolve') or (y.verb = 'signal' and y.name like 'answer-%')))
 union all
 select k.i, 'e', '', null, null, null, null, f.seq, null, null, null, 0::smallint, f.event, null, null, null, null

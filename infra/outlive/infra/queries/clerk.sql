@@ -13,7 +13,7 @@ update task t
    set owner = $1, epoch = t.epoch + 1
   from c
  where t.tenant = c.tenant and t.task_id = c.task_id
-returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.codec, t.input, t.epoch, t.version, t.last_seq, t.published, t.published_at,
+returning t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.compensating, t.codec, t.input, t.epoch, t.version, t.last_seq, t.published, t.published_at,
   t.inbox_head, t.applied, t.steps, t.run, t.run_from, t.waiting_for, t.reasons, t.current_step, t.code_version, t.parent, 0::bigint as deaths,
   null::uuid as died, t.due_at, t.ended_at, coalesce(t.plan_version, 0) as plan_version,
   exists (select 1 from kind k where k.name = t.kind and k.plans) as plans;
@@ -26,12 +26,6 @@ update task t
          where due_at <= (select outlive.clock()) - interval '1 second' and inbox_head > applied and mail_at is null and owner is null
          limit 200 for no key update skip locked) c
  where t.tenant = c.tenant and t.task_id = c.task_id;
-
--- name: effects
--- What a cancelled task did to the world. $1 tenants, $2 task ids
-select o.tenant, o.task_id, o.step_id, o.name, o.status
-  from unnest($1::text[], $2::text[]) as k(tenant, task_id) join operation o on o.tenant = k.tenant and o.task_id = k.task_id
- order by o.tenant, o.task_id, o.started_at;
 
 -- name: about
 -- How the steps stand that letters are about, and who answered last what was asked about them. A result is for people: if it is short.
@@ -67,9 +61,9 @@ k as materialized (
   select c.tenant, h.task_id
     from c cross join lateral (select t.task_id from task t where t.tenant = c.tenant and t.parent = c.task_id offset 0) h
    order by 1, 2)
-select t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.parent, t.parent_step, t.owner, t.last_seq, t.telling
+select t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.compensating, t.parent, t.parent_step, t.owner, t.last_seq, t.telling
   from k cross join lateral (
-    select t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.parent, t.parent_step, t.owner, t.last_seq, t.tell_at is not null as telling
+    select t.tenant, t.task_id, t.kind, t.status, t.cancelling, t.compensating, t.parent, t.parent_step, t.owner, t.last_seq, t.tell_at is not null as telling
       from task t
      where t.tenant = k.tenant and t.task_id = k.task_id
        for no key update) t;

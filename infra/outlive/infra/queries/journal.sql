@@ -29,6 +29,7 @@ own as (
          status = coalesce(b.status, t.status),
          reasons = case when (b.s).reasons = '[]' then null else coalesce((b.s).reasons, t.reasons) end,
          cancelling = coalesce((b.s).cancelling, t.cancelling),
+         compensating = coalesce((b.s).compensating, t.compensating),
          waiting_for = case when b.waiting_for is null then t.waiting_for else nullif(b.waiting_for, '') end,
          wait_until = case when b.waiting_for is null then t.wait_until else (b.s).wait_until end,
          note_done = coalesce((b.s).note_done, t.note_done),

@@ -3,7 +3,7 @@
 
 -- name: records
 -- Task records by id, in the order asked. $1 tenant, $2 ids, $3 with input, $4 with result.
-select t.task_id, t.kind, t.status, t.cancelling, t.reasons, t.current_step, t.plan_total, t.plan_version, t.model_version, t.prompt_version, t.labels, t.priority, t.parent, t.owner, t.epoch,
+select t.task_id, t.kind, t.status, t.cancelling, t.compensating, t.reasons, t.current_step, t.plan_total, t.plan_version, t.model_version, t.prompt_version, t.labels, t.priority, t.parent, t.owner, t.epoch,
        t.last_seq, t.steps, t.waiting_for, t.wait_until, t.code_version, t.schema_version, t.created_at, t.updated_at,
        case when $3::boolean then t.input end as input, case when $3::boolean then hidden(t.kind) end as hidden,
        array(select f.name from fact f
