@@ -334,3 +334,23 @@ async def test_a_record_that_postgres_refuses_fails_the_task_and_no_other(shared
         assert await (await client.submit(calls_recover.with_options(task_id="good"), 0)).result(10) > 0
         with pytest.raises(TaskFailed, match="Postgres refused a record's content"):
             await handle.result(10)
+
+
+async def test_two_steps_that_fail_at_the_same_moment_end_the_task_once(shared: Server) -> None:
+    meeting = asyncio.Barrier(2)
+
+    @app.tool(read_only=True, name="fails_together")
+    async def fails_together(n: int) -> int:
+        async with meeting:
+            raise PermissionDenied(f"no {n}")
+
+    @app.task(name="both_fail")
+    async def both_fail(task: Task) -> None:
+        await task.gather(task.call(fails_together, 1), task.call(fails_together, 2))
+
+    async with serving(app, shared) as client:
+        with pytest.raises(TaskFailed, match=r"no [12]"):
+            await (await client.submit(both_fail.with_options(task_id="t"))).result(10)
+        ends = [event["status"] for event in await events(shared, "t") if event.get("final")]
+        assert ends == ["failed"]
+        assert [status for _, _, status in await steps(shared, "t")].count("failed") == 2

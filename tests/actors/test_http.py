@@ -11,7 +11,9 @@ import msgspec
 import pytest
 import structlog
 
-from outlive.actors import http
+from outlive.actors import App, http
+from outlive.actors.testing import Server
+from outlive.actors.worker import Worker
 from outlive.protocol.codec import NotStorable
 from outlive.protocol.errors import (
     InvalidArguments,
@@ -49,6 +51,14 @@ async def test_the_key_goes_along_and_the_answer_is_decoded(remote: Remote, send
     first, second = remote.seen
     assert first.headers["idempotency-key"] == op.key and first.body == b'{"title":"x"}'
     assert second.headers["idempotency-key"] == "mine"
+
+
+async def test_a_worker_closes_the_connections_of_its_tools_at_its_end(remote: Remote, shared: Server) -> None:
+    remote.answer = lambda _: Reply(200, {"number": 7})
+    async with Worker(App("http"), shared.settings):
+        await http.ask("GET", remote.url)
+        client = http._clients[asyncio.get_running_loop()]
+    assert client.is_closed and asyncio.get_running_loop() not in http._clients
 
 
 async def test_text_bytes_and_nothing_are_answers_too(remote: Remote, send: Send) -> None:

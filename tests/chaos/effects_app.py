@@ -13,6 +13,8 @@ from outlive.protocol.errors import OutcomeUnknown, StepFailed
 
 app = App("effects")
 go = app.signal("go", bool)
+TIMEOUT = float(os.environ.get("EFFECTS_TIMEOUT", "3"))
+STUCK = float(os.environ.get("EFFECTS_STUCK", "60"))
 SETTLE = float(os.environ.get("EFFECTS_SETTLE", "1"))
 
 
@@ -34,7 +36,7 @@ def _found(op: Operation) -> Outcome[int]:
     return Outcome.happened(done[0].id, matches=len(done)) if done else Outcome.did_not_happen()
 
 
-@app.tool(timeout=3, settle=SETTLE)
+@app.tool(timeout=TIMEOUT, settle=SETTLE)
 def open_ticket(op: Operation, title: str) -> int:
     """The remote can be asked."""
     return _send("open_ticket", op.key)
@@ -101,7 +103,7 @@ async def two_mails(task: Task) -> int:
 @app.tool(timeout=0.5, settle=0.2)
 def slow_ticket(op: Operation, seconds: float) -> int:
     """Outlives its timeout in its thread, and sends only then."""
-    time.sleep(seconds)
+    time.sleep(seconds or STUCK)
     return _send("slow_ticket", op.key)
 
 
@@ -131,6 +133,19 @@ async def everything(task: Task) -> list[int]:
 async def slow(task: Task) -> int:
     """One ticket by a slow thread."""
     return await task.call(slow_ticket, 2.0)
+
+
+@app.task
+async def stuck(task: Task) -> int:
+    """One ticket by a thread that may hang."""
+    return await task.call(slow_ticket, 0.0)
+
+
+@app.task
+async def mail_and_post(task: Task) -> int:
+    """An approved mail, and a post behind it."""
+    await task.call(send_mail, "you@example.com")
+    return await task.call(post, "one")
 
 
 @app.task

@@ -1,5 +1,9 @@
 """A lost answer: the world is asked where it can be, else a person; nothing is repeated blindly."""
 
+import asyncio
+import os
+import sys
+
 import pytest
 
 from outlive.actors.testing import FakeService, Server
@@ -84,6 +88,98 @@ async def test_a_late_effect_is_not_doubled_when_settle_covers_it(shared: Server
     async with worker(shared, service, EFFECTS_SETTLE="2"):
         await wait_all_final(shared, await submit_many(shared, "ticket", 1))
         assert (await service.counts()).names == {"open_ticket": 1}
+
+
+async def test_with_settle_0_the_same_late_effect_is_doubled(shared: Server, service: FakeService) -> None:
+    """What `settle` is for: a "no" that is believed while the request is on its way."""
+    await service.behave("late", name="open_ticket", seconds=5)
+    async with worker(shared, service, EFFECTS_SETTLE="0", EFFECTS_TIMEOUT="0.5"):
+        await wait_all_final(shared, await submit_many(shared, "ticket", 1))
+        assert (await service.counts()).names == {"open_ticket": 1}
+        async with asyncio.timeout(20):
+            while (await service.counts()).names != {"open_ticket": 2}:  # noqa: ASYNC110  # the remote tells no event
+                await asyncio.sleep(0.05)
+
+
+async def test_lost_answer_with_a_key_is_one_effect(shared: Server, service: FakeService) -> None:
+    await service.behave("lose_answer", name="post", times=2)
+    async with worker(shared, service):
+        tasks = await submit_many(shared, "posts", 1)
+        await wait_all_final(shared, tasks)
+        assert (await service.counts()).names == {"post": 2}, "one for each of its two steps"
+        assert set((await service.counts()).keys.values()) == {1}
+
+
+async def test_a_program_that_knows_only_ids_can_say_yes(shared: Server, service: FakeService) -> None:
+    """All workers are gone meanwhile; those that start afresh need no more than the table."""
+    async with worker(shared, service) as works:
+        await submit_many(shared, "mail", 1)
+        await until(shared, PAUSED)
+        await works.restart()
+        command = [sys.executable, "-m", "outlive.actors", "approve", "mail-0", "1"]
+        environment = {**os.environ, **shared.environment}
+        says = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.DEVNULL)
+        assert await says.wait() == 0
+        await wait_all_final(shared, ["mail-0"])
+    assert (await service.counts()).names == {"send_mail": 1}
+
+
+async def test_a_no_after_a_restart(shared: Server, service: FakeService) -> None:
+    async with worker(shared, service) as works:
+        await submit_many(shared, "mail", 1)
+        await until(shared, PAUSED)
+        await works.restart()
+        async with Client(shared.settings) as client:
+            await client.command("mail-0", Reject(operation_id="1", reason="not now"))
+            assert await client.result("mail-0", str, timeout=20) == "Rejected"
+    assert (await service.counts()).names == {}
+
+
+async def test_a_yes_waits_until_its_task_can_go_on(shared: Server, service: FakeService) -> None:
+    """Nobody can run the task when the answer comes: the answer is kept, is shown as such, and is used later."""
+    async with worker(shared, service) as works, Client(shared.settings, by="ann") as client:
+        await submit_many(shared, "mail", 1)
+        await until(shared, PAUSED)
+        async with WorkerProcess(shared, "tests.chaos.apps:app", service=service):
+            works.kill()
+            await works.exited()
+            await client.command("mail-0", Approve(operation_id="1"))
+            ledger = await client.operations("mail-0")
+            assert [str(one.status) for one in ledger.operations] == ["awaiting_approval"]
+            assert [(word.verb, word.by) for word in ledger.words] == [("approve", "ann")]
+            await works.restart()
+            assert await client.result("mail-0", str, timeout=20) == "sent 1"
+    assert (await service.counts()).names == {"send_mail": 1}
+
+
+async def test_what_fails_behind_an_approved_effect_repeats_neither_effect_nor_question(
+    shared: Server, service: FakeService
+) -> None:
+    await service.behave("fail", name="post", times=3, status=503)
+    async with worker(shared, service), Client(shared.settings) as client:
+        tasks = await submit_many(shared, "mail_and_post", 1)
+        await until(shared, PAUSED)
+        await client.command("mail_and_post-0", Approve(operation_id="1"))
+        await wait_all_final(shared, tasks)
+    assert (await service.counts()).names == {"send_mail": 1, "post": 1}
+    asked = await fetch(shared, "select 1 from outlive_store.fact where type = 'approval' and status = 'asked'")
+    assert len(asked) == 1
+
+
+async def test_a_thread_that_may_still_send_keeps_its_task_from_others_until_its_process_ends(
+    shared: Server, service: FakeService
+) -> None:
+    """SIGTERM hands tasks back; not this one: the next worker would send beside the thread."""
+    async with worker(shared, service, OUTLIVE_GRACE="0.5") as leaving:
+        tasks = await submit_many(shared, "stuck", 1)
+        await until(shared, "select count(*) = 1 from outlive.operation where status = 'unknown'")
+        leaving.terminate()
+        assert await leaving.exited() == 0
+        (row,) = await fetch(shared, "select owner is not null as held, status from outlive_store.task")
+        assert tuple(row) == (True, "running") and "not handed back: a thread of it still runs" in leaving.log
+        async with worker(shared, service, EFFECTS_STUCK="0"):
+            await wait_all_final(shared, tasks)
+    assert (await service.counts()).names == {"slow_ticket": 1}
 
 
 async def test_a_yes_is_used_once(shared: Server, service: FakeService) -> None:
