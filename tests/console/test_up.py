@@ -9,11 +9,32 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import psutil
 import pytest
 
 from tests.console.installation import Installation, until
+
+HANGS: Final = """
+import time
+from outlive.actors import App, RetryPolicy, Task
+
+app = App("hangs")
+
+@app.tool(read_only=True, timeout=0.1, retries=RetryPolicy(max_attempts=1))
+def hang() -> int:
+    time.sleep(600)
+    return 1
+
+@app.task
+async def wait(task: Task) -> int:
+    return await task.call(hang)
+
+@app.task
+async def look(task: Task) -> int:
+    return 1
+"""
 
 
 @pytest.fixture
@@ -97,6 +118,19 @@ def test_changed_sources_start_workers_anew(here: Installation) -> None:
     app.write_text(working.replace("VERSION = 1", "VERSION = 2"))
     until(lambda: here.run("submit", "ask_version", "--watch").stdout == "2\n")
     assert "todo.py changed: workers start anew" in here.log
+    end(up, signal.SIGTERM)
+
+
+def test_a_worker_whose_threads_hang_is_started_again(here: Installation) -> None:
+    (here.folder / "hangs.py").write_text(HANGS)
+    here.environment |= {"OUTLIVE_ABANDONED_THREADS": "1", "OUTLIVE_GRACE": "0.5", "OUTLIVE_HEARTBEAT": "0.2"}
+    up = here.start("up", "hangs:app", "--json")
+    (first,) = json.loads(line_of(up))["workers"]
+    for _ in range(2):
+        here.run("submit", "wait", "--watch", code=1)
+    here.wait_for_log(f"worker {first} ended with code 1; started again")
+    assert "2 threads of synchronous tools outlived their timeouts, more than 1" in here.log
+    assert here.run("submit", "look", "--watch").stdout == "1\n"
     end(up, signal.SIGTERM)
 
 
