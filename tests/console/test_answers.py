@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from anyio import to_thread
@@ -204,6 +205,58 @@ async def test_a_task_whose_own_code_failed_goes_on_after_a_fix(client: Client) 
     broken.clear()
     assert (await typed("retry", handle.task_id)).exit_code == 0
     assert await handle.result(10) == "a"
+
+
+async def test_a_step_that_failed_is_tried_with_other_arguments(client: Client, tmp_path: Path) -> None:
+    broken.add("a")
+    handle = await client.submit(read, "a")
+    with pytest.raises(TaskFailed):
+        await handle.result(10)
+    for words, said in (
+        ("[1]", "--args must be a JSON object"),
+        ("{", "--args is no JSON"),
+        ("@nothing", "--args @nothing"),
+    ):
+        wrong = await typed("retry", handle.task_id, "1", "--args", words)
+        assert (wrong.exit_code, said in wrong.stderr) == (2, True), wrong.stderr
+    unfit = await typed("retry", handle.task_id, "1", "--args", '{"paht": "b"}')
+    assert unfit.exit_code == 1
+    assert "Object contains unknown field `paht`. Nothing was changed." in unfit.stderr
+    (tmp_path / "args.json").write_text('{"path": "b"}')
+    done = await typed("retry", handle.task_id, "--args", f"@{tmp_path}/args.json", "--by", "bob")
+    message = f"Task {handle.task_id} goes on from its checkpoint, step 1 with the arguments given by bob.\n"
+    assert (done.exit_code, done.stdout) == (0, message), done.stderr
+    assert await handle.result(10) == "b"
+    shown = await typed("show", handle.task_id)
+    assert "1:2" in shown.stdout
+    assert "arguments corrected: bob (claimed)" in shown.stdout
+    pieces = [json.loads(line) for line in (await typed("export", handle.task_id)).stdout.splitlines()]
+    assert [piece["word"]["operation_id"] for piece in pieces if "word" in piece] == ["2"]
+    (corrected,) = [piece["audit"] for piece in pieces if "audit" in piece and piece["audit"]["what"] == "correct"]
+    assert (corrected["who"], corrected["before"], corrected["after"]) == ("bob", '{"path":"a"}', '{"path":"b"}')
+
+
+async def test_an_effect_is_sent_again_under_a_new_key_and_the_receipt_shows_both(client: Client) -> None:
+    handle = await client.submit(bill)
+    await reaches(handle, Status.PAUSED)
+    wrong = await typed("resolve", handle.task_id, "--give-up", "--new-operation")
+    assert wrong.exit_code == 2
+    assert "--new-operation goes with --did-not-happen alone" in wrong.stderr
+    done = await typed("resolve", handle.task_id, "--did-not-happen", "--new-operation")
+    assert done.exit_code == 0, done.stderr
+    async with asyncio.timeout(10):
+        while [each.operation_id for each in (await handle.record()).reasons] != ["2"]:  # noqa: ASYNC110  # asks over the wire
+            await asyncio.sleep(0.02)
+    old = await typed("resolve", handle.task_id, "1:1", "--give-up")
+    assert old.exit_code == 1
+    assert "the current operation of step 1 is 1:2" in old.stderr
+    assert (await typed("resolve", handle.task_id, "--happened", "7")).exit_code == 0
+    assert await handle.result(10) == 7
+    shown = await typed("receipt", handle.task_id)
+    for text in ("charge (step 1)", "charge (step 1, operation 2)", "sent again under a new key", ":1:1", ":1:2"):
+        assert text in shown.stdout, shown.stdout
+    first, second = json.loads((await typed("receipt", handle.task_id, "--json")).stdout)["effects"]
+    assert (first["status"], first["result"], second["status"], second["result"]) == ("failed", None, "succeeded", 7)
 
 
 async def test_a_failed_step_gets_its_result_from_a_person(client: Client) -> None:

@@ -153,6 +153,31 @@ async def test_arguments_that_do_not_fit_are_refused_and_change_nothing(shared: 
             await client.retry("posts-0", "9", args={"text": "three"})
 
 
+async def test_where_nobody_can_tell_that_they_do_not_fit_the_step_fails_again(
+    shared: Server, service: FakeService
+) -> None:
+    await failed_post(shared, service)
+    async with Client(shared.settings, by="ann") as client:
+        async with WorkerProcess(shared, service=service):  # it has another app: nothing of posts
+            await client.retry("posts-0", "2", args={"text": 5})
+        async with worker(shared, service):
+            await wait_all_final(shared, ["posts-0"], status="failed")
+            failure = (await client.get("posts-0")).failure
+            assert failure is not None
+            assert (failure.type, failure.step_id) == ("InvalidArguments", "2")
+            assert "the arguments given do not fit: post(text): Expected `str`, got `int`" in failure.message
+            await client.retry("posts-0", "2")  # as before: they still do not fit
+            await wait_all_final(shared, ["posts-0"], status="failed")
+            await client.retry("posts-0", "2", args={"text": "three"})
+            assert await client.result("posts-0", list[int], timeout=20) == [1, 2]
+            assert [row[1:3] for row in (await ledger(shared))[1:]] == [
+                ("1", "failed"),
+                ("2", "failed"),
+                ("3", "succeeded"),
+            ]
+            assert [effect.body for effect in await service.effects()] == ["one", "three"]
+
+
 async def test_a_remote_that_repeats_its_error_gets_a_new_key(shared: Server, service: FakeService) -> None:
     await service.behave("fail", name="charge_card", status=500)
     async with worker(shared, service), Client(shared.settings, by="ann") as client:

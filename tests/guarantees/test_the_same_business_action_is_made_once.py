@@ -152,6 +152,16 @@ async def test_an_unknown_outcome_is_waited_for(shared: Server, service: FakeSer
         assert (await service.counts()).names == {"charge": 2}
 
 
+async def test_an_action_sent_under_a_new_key_is_made_once_as_well(shared: Server, service: FakeService) -> None:
+    await service.behave("drop", name="charge")
+    async with worker(shared, service), Client(shared.settings) as client:
+        await submit_many(shared, "charges", 1, {"order": "o-1"})
+        await until(shared, PAUSED, 1)
+        await client.resolve("charges-0", "1", "did_not_happen", new_operation=True)
+        assert await client.result("charges-0", list[int], timeout=20) == [1, 1]
+        assert (await service.counts()).requests == {"default/charges-0:1:1": 1, "default/charges-0:1:2": 1}
+
+
 def test_how_far_the_one_is_that_has_the_name() -> None:
     assert stands("running", None, None) == "under_way"
     assert stands("running", "failed", None) == "under_way"  # it may try again

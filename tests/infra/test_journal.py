@@ -165,6 +165,23 @@ async def test_an_operation_keeps_its_arguments_through_a_batch(desk: Desk) -> N
     assert await desk.rows("select attempt, reason from attempt") == [(1, "its worker ended")]
 
 
+async def test_another_payload_under_the_same_key_is_refused(desk: Desk) -> None:
+    first, second = await desk.tasks(2)
+    async with desk.journal() as journal:
+        lines = [journal.open(first), journal.open(second)]
+        await lines[0].commit(Record(operations=(operation("started"),)))
+        other = operation("succeeded")._replace(digest=b"other")
+        lines[0].hand_in(one_step(first, operations=(other,)))
+        lines[1].hand_in(one_step(second, operations=(other,)))  # in the same batch, of another task
+        with pytest.raises(Refused) as refused:
+            await lines[0].flushed()
+        assert refused.value.refusal == "unstorable"
+        assert await lines[1].flushed()
+    assert await desk.rows("select task_id, status, digest from operation order by task_id") == [
+        (first.task_id, "started", b"d"), (second.task_id, "succeeded", b"other")
+    ]  # fmt: skip
+
+
 async def test_answers_of_one_position_are_one_row_and_the_first_answer_stays(desk: Desk) -> None:
     [claim] = await desk.tasks(1, inbox=2)
     async with desk.journal() as journal:

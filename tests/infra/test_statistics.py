@@ -34,10 +34,10 @@ async def facts(pencil: Pencil, claim: Claim, step_id: str, name: str, *statuses
     await pencil.pool.execute("update outlive_store.fact set attempt = $1 where step_id = $2", last, step_id)
 
 
-async def operation(pencil: Pencil, step_id: str, name: str, status: str) -> None:
+async def operation(pencil: Pencil, step_id: str, name: str, status: str, number: int = 1, attempts: int = 1) -> None:
     await pencil.insert(
-        "operation", tenant="default", task_id="t", step_id=step_id, operation_id="1", name=name, status=status,
-        attempt=1, epoch=1, worker=WORKER, digest=b"", arguments=b"{}", started_at=START,
+        "operation", tenant="default", task_id="t", step_id=step_id, operation_id=str(number), name=name, status=status,
+        attempt=attempts, epoch=1, worker=WORKER, digest=b"", arguments=b"{}", started_at=START,
     )  # fmt: skip
 
 
@@ -76,6 +76,18 @@ async def test_a_call_counts_as_what_it_came_to_last(
     ends = {"succeeded": tool.succeeded, "failed": tool.failed, "unknown": tool.unknown, "open": tool.open}
     assert [name for name, count in ends.items() if count] == [outcome]
     assert (tool.name, tool.calls) == ("send", 1)
+
+
+async def test_a_call_with_corrected_arguments_counts_once_as_what_its_last_operation_came_to(pencil: Pencil) -> None:
+    claim = await pencil.task("t")
+    await facts(pencil, claim, "1", "send", "failed", "waiting", "completed")
+    for number in range(1, 11):
+        await operation(pencil, "1", "send", "succeeded" if number == 10 else "failed", number, 2)
+    await facts(pencil, claim, "2", "send", "failed", "unknown")
+    await operation(pencil, "2", "send", "failed")
+    await operation(pencil, "2", "send", "unknown", 2)
+    (tool,) = (await Store(pencil.pool).stats("default", api.Stats())).tools
+    assert (tool.calls, tool.succeeded, tool.unknown, tool.attempts) == (2, 1, 1, 22)
 
 
 async def test_an_unstable_service_is_told_from_bad_arguments(pencil: Pencil) -> None:

@@ -91,7 +91,7 @@ class Consented(ToolStep[R]):
             try:
                 letter = await self.flow.consult(self.step_id, reason, asked)
             except Skipped:
-                row = self._row("failed", arguments=self.encoded, ended=self.flow.world.clock.now())
+                row = self._row("failed", arguments=self.shown, ended=self.flow.world.clock.now())
                 self.flow.write(Record(operations=(row,)))  # it will never be sent
                 raise
             if letter is None:

@@ -225,19 +225,19 @@ class ToolStep(Limited, Generic[R]):
             return
         self.operation_id = latest.operation_id
         if latest.operation_id != OPERATION:
-            try:
-                self.encoded = self.tool.arguments.unveil(latest.arguments, self.encoded)
-                self.bound = self.tool.decode_arguments(self.encoded)
-            except Exception as error:  # a user's own type may raise anything
-                if latest.status == "prepared":
-                    raise self._fail(
-                        InvalidArguments(f"the arguments given do not fit: {error}"), called=False
-                    ) from error
-                raise self._foreign(f"with arguments that {self.tool.name} does not take any more: {error}") from error
-            self.shown = latest.arguments
-            self.payload = self.tool.digest(latest.arguments)
+            self.shown, self.payload = latest.arguments, self.tool.digest(latest.arguments)
         if latest.digest != self.payload:
             raise self._foreign("with other arguments than would be sent under its key now")
+        if latest.operation_id == OPERATION:
+            return
+        try:
+            self.encoded = self.tool.arguments.unveil(latest.arguments, self.encoded)
+            self.bound = self.tool.decode_arguments(self.encoded)
+        except Exception as error:  # a user's own type may raise anything
+            if latest.status in {"started", "unknown"}:
+                raise self._foreign(f"with arguments that {self.tool.name} does not take any more: {error}") from error
+            unfit = InvalidArguments(f"the arguments given do not fit: {error}")
+            raise self._fail(unfit, called=False) from error
 
     def _foreign(self, how: str) -> Stopped:
         """Send nothing under a key that stands for something else."""

@@ -369,11 +369,12 @@ class Worker:
     def _misfit(self, kind: str, tool: str, arguments: bytes) -> str:
         """Say why arguments do not fit a tool of ours; of another app's, the step itself will tell."""
         known = self.app.tools.get(tool) if kind in self._kinds else None
+        if known is None:
+            return ""
         try:
-            if known is not None:
-                known.decode_arguments(arguments)
-        except Exception as error:  # noqa: BLE001  # a user's own type may raise anything
-            return str(error)
+            known.decode_arguments(arguments)
+        except Exception as error:  # noqa: BLE001  # a user's own type may raise anything, and show what it was given
+            return str(known.arguments) if known.arguments.secrets else str(error)
         return ""
 
     def _committed(self, claim: Claim, records: Sequence[Record]) -> None:
