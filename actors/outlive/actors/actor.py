@@ -20,8 +20,9 @@ import msgspec
 import structlog
 
 from outlive.actors import compensation, context
-from outlive.actors.flow import Branch, Flow, Stopped, branch
+from outlive.actors.flow import Flow, Stopped
 from outlive.actors.mailbox import Mailbox
+from outlive.actors.places import Branch, branch
 from outlive.actors.step import failure_of, fits, printable
 from outlive.actors.supervision import unwrap
 from outlive.actors.task import Restart, Task

@@ -1,8 +1,7 @@
-"""What a durable function runs in: places for its calls, its history, its one way to write, and the flags that stop it.
+"""What a durable function runs in: its history, its one way to write, and the flags that stop it.
 
 Rules that hold here:
-- A call takes its place when it is made, on the asyncio task that owns its branch, so the same code gives the same
-  step ids on every run.
+- A call takes its place when it is made (see `places`).
 - All writes go through one line. A refusal stops the actor at once.
 - Once `stop` is set no new step begins, in ``finally`` blocks too; what is in flight may end.
 - While `depart` is decided nothing begins, no wait ends and no mail is applied: either the task is let go as it
@@ -12,19 +11,18 @@ Rules that hold here:
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, NamedTuple, get_args
 
 from outlive.actors.history import OPERATION, History, call_text
+from outlive.actors.places import Places
 from outlive.actors.world import World
 from outlive.infra import happenings
 from outlive.infra.claims import Attempt, Claimed, Mail, StoredFact, StoredOperation
 from outlive.infra.clerk import read_reasons
 from outlive.infra.journal import Line, Refused
 from outlive.infra.records import Fact, Record, State
-from outlive.protocol import codec, steps
+from outlive.protocol import codec
 from outlive.protocol.events import Asked
 from outlive.protocol.plan import Plan, progress_text
 from outlive.protocol.task import Reason, ReasonCode, Status
@@ -46,20 +44,6 @@ class Skipped(Exception):
     """A person has given a result to the step that waits for them: it ends with what is stored."""
 
 
-class Misplaced(RuntimeError):
-    """A step was called from an asyncio task that the durable function does not own, so it has no stable place."""
-
-
-@dataclass(slots=True)
-class Branch:
-    """A line of calls within a durable function: the main one, or one coroutine of a `task.gather`."""
-
-    path: str
-    owner: "asyncio.Task[object] | None"
-    count: int = 0
-    item: str | None = None  # of the plan, to which the steps called next belong
-
-
 class Wait(NamedTuple):
     """A step that waits: for what, until when by itself, and what ends it."""
 
@@ -69,10 +53,7 @@ class Wait(NamedTuple):
     person: bool = False  # only a person ends it (or the deadline)
 
 
-branch: Final[ContextVar[Branch]] = ContextVar("outlive_branch")
-
-
-class Flow:
+class Flow(Places):
     """The running state of one task's function. Only its own event loop touches it."""
 
     def __init__(self, claimed: Claimed, kind: AnyKind, line: Line, world: World) -> None:
@@ -83,7 +64,7 @@ class Flow:
         self.line = line
         self.world = world
         self.history = History(claimed)
-        self.run = claimed.run
+        super().__init__(claimed.claim.task_id, claimed.run)
         self.reasons: tuple[Reason, ...] = ()  # found by this incarnation, to be written with the pause
         self.status = Status(claimed.status)
         self.cancelling = claimed.cancelling
@@ -98,13 +79,11 @@ class Flow:
         self.outlived: set[str] = set()  # keys of effects whose threads outlived their timeouts
         self.stop: Stop = ""
         self.struck = False  # a step was refused because of `stop`: the function cannot go on in this incarnation
-        self.misplaced: Misplaced | None = None  # a step without a stable place was refused
         self.in_flight = 0
         self.children: dict[str, str] = {}  # by task id: the step that spawned it
         self.waits: dict[str, Wait] = {}
         self.news = asyncio.Event()  # something changed that the actor should look at
         self.idle_since: float | None = None
-        self._chosen: set[str] = set()
         self._entered: dict[str, tuple[str, bytes]] = {}  # the same: name and digest of the call
         self._steps: dict[str, asyncio.Task[object] | None] = {}  # begun and not ended: who awaits them
         self._open = asyncio.Event()
@@ -115,54 +94,11 @@ class Flow:
         self._child_waiters: dict[str, asyncio.Future[bool]] = {}
         self._letter_waiters: dict[str, asyncio.Future[bool]] = {}
 
-    # --- places
-
-    def place(self, chosen: str | None = None) -> str:
-        """Take the next place of the current branch and return its step id."""
-        if self.misplaced is not None:
-            raise self.misplaced
-        mine = branch.get(None)
-        if mine is None or asyncio.current_task() is not mine.owner:
-            raise self._misplace(
-                f"a step of task {self.claim.task_id!r} was called from an asyncio task of its own (create_task, "
-                "TaskGroup, or a coroutine given to asyncio.gather): its place would differ from run to run. "
-                "Write: await task.gather(coroutine, ...)"
-            )
-        mine.count += 1
-        if chosen is None:
-            return steps.fit(f"{mine.path}{mine.count}")
-        if chosen in self._chosen:
-            raise self._misplace(
-                f"step_id {chosen!r} was given to two calls of task {self.claim.task_id!r}: one id, one step"
-            )
-        self._chosen.add(chosen)
-        return steps.chosen(chosen, run=self.run)
-
-    @property
-    def next_place(self) -> str:
-        """The step id that the next call of this branch will get, unless it has a chosen one."""
-        mine = self.branch
-        return steps.fit(f"{mine.path}{mine.count + 1}")
-
-    @property
-    def branch(self) -> Branch:
-        """The branch that runs here; only within the function."""
-        return branch.get()
-
-    @property
-    def item(self) -> str | None:
-        """The item of the plan to which a step that is called here belongs."""
-        mine = branch.get(None)
-        return mine.item if mine is not None else None
+    # --- what was before
 
     def told(self, item: str | None, message: str) -> str:
         """Say where in the plan something happens: ``step 2 of 3: ...``."""
         return message if item is None else progress_text(self.plan, item, message)
-
-    def _misplace(self, message: str) -> Misplaced:
-        """Remember that the code has no stable places: the task cannot succeed, even if nobody looks at the error."""
-        self.misplaced = Misplaced(message)
-        return self.misplaced
 
     def recall(
         self, step_id: str, name: str, digest: bytes | None, show: Callable[[bytes | None], str]
@@ -533,11 +469,10 @@ class Flow:
 
     def begin_run(self, fact: Fact) -> None:
         """Forget the history of the run that ended with `fact`; signals that nobody took stay."""
-        self.run += 1
+        self.next_run()
         self.claimed.run, self.claimed.run_from = self.run, fact.seq
         self.history.begin_run()
         self.plan, self.plan_version = None, 0
-        self._chosen.clear()
         self.children.clear()
         self.stop = "" if self.stop == "ended" else self.stop
         self.claim.steps = 0

@@ -69,7 +69,7 @@ def record_of(flow: Flow, plan: Plan, *, step_id: str | None = None, digest: byt
 
 def attribute(flow: Flow, item: str | None) -> None:
     """The steps that this branch calls next, and the branches that it begins, belong to an item of the plan."""
-    flow.branch.item = item
+    flow.item = item
 
 
 def phase(flow: Flow, name: str) -> None:

@@ -13,7 +13,8 @@ import anyio
 from outlive.actors import planning
 from outlive.actors.agreement import ApproveAll
 from outlive.actors.effect import Effect
-from outlive.actors.flow import Branch, Flow, Stopped, branch
+from outlive.actors.flow import Flow, Stopped
+from outlive.actors.places import Branch, branch
 from outlive.actors.question import Question
 from outlive.actors.step import ToolStep, printable
 from outlive.actors.waiting import Child, SignalWait, Sleep

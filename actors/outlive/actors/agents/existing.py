@@ -54,9 +54,9 @@ from outlive.actors import dynamic, services
 from outlive.actors.agents import models, requests
 from outlive.actors.app import App
 from outlive.actors.dynamic import DynamicOptions
-from outlive.actors.flow import Branch, branch
 from outlive.actors.json_arguments import JsonArguments
 from outlive.actors.kind import DeclaredKind
+from outlive.actors.places import Branch, branch
 from outlive.actors.signature import Declared
 from outlive.actors.task import Task
 from outlive.protocol import codec, ids, steps
