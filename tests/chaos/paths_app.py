@@ -10,6 +10,7 @@ from outlive.actors.recipes import lookup, mail, payments
 from outlive.protocol.errors import InvalidArguments, Unavailable
 
 app = App("paths")
+go = app.signal("go", bool)
 URL = os.environ.get("PATHS_URL", "")
 OUTBOX = os.environ.get("PATHS_OUTBOX", "")
 KEY_TTL = float(os.environ.get("PATHS_KEY_TTL", payments.KEY_TTL))
@@ -130,6 +131,19 @@ async def read_back(op: Operation, user: str, role: str) -> Outcome[str]:
     """See which role the user has now. Who else changes roles meanwhile is not told apart."""
     found = await lookup.by_key(f"{URL}/rights/{user}", result=lambda rights: rights["role"])
     return found if found.verdict != "happened" or found.result == role else Outcome.did_not_happen()
+
+
+@grant.compensate(idempotent=True, timeout=5)
+async def take_back(op: Operation, user: str, role: str) -> None:
+    """Make the user a reader again: the same state, however often."""
+    await http.send(op, "PUT", f"{URL}/rights/{user}", json={"role": "reader"})
+
+
+@app.task
+async def promote_for_now(task: Task) -> bool:
+    """Make one user an admin, and wait."""
+    await task.call(grant, "ann", "admin")
+    return await task.wait_for(go)
 
 
 @app.task

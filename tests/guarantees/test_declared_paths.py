@@ -164,9 +164,27 @@ async def test_a_deletion_finds_nothing_the_second_time(shared: Server, shop: Sh
 
 @both_ways
 async def test_a_change_of_rights_is_read_back(shared: Server, shop: Shop, lost: str) -> None:
-    assert (await declared("grant")).startswith(
-        'your yes, then once; lost answer -> read_back is asked, its "no" counts 1.5 s after the call'
+    assert await declared("grant") == (
+        'your yes, then once; lost answer -> read_back is asked, its "no" counts 1.5 s after the call; '
+        "undone by take_back: sent again with the same key"
     )
     assert await play(shared, shop, "promote", lost, approve=True) == "admin"
     assert shop.roles == {"ann": "admin"}
     assert (shop.effects, await calls(shared)) == (["PUT rights"], 1)
+
+
+async def test_a_change_of_rights_is_taken_back(shared: Server, shop: Shop) -> None:
+    """The effect of a task that is cancelled with the wish to undo it."""
+    async with (
+        WorkerProcess(shared, APP, environment={"PATHS_URL": shop.remote.url}),
+        Client(shared.settings, by="ann") as client,
+    ):
+        [task] = await submit_many(shared, "promote_for_now", 1)
+        await until(shared, PAUSED)
+        await client.approve(task, (await client.get(task)).reasons[0].operation_id or "")
+        await until(shared, "select waiting_for = 'signal go' from outlive_store.task")
+        assert shop.roles == {"ann": "admin"}
+        await client.cancel(task, compensate=True)
+        await wait_all_final(shared, [task], status="cancelled")
+        assert (shop.roles, shop.effects) == ({"ann": "reader"}, ["PUT rights"] * 2)
+        await assert_progress_gapless(shared, [task])
