@@ -145,3 +145,9 @@ async def again(task: Task, order: str, runs: int = 1) -> int:
     if runs:
         task.restart(order=order, runs=runs - 1)
     return await task.call(refund, order, 500)
+
+
+@app.task
+async def one_mail(task: Task, to: str) -> int:
+    """One mail after a yes; a no fails the task."""
+    return await task.call(mail, to)

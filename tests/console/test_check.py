@@ -28,7 +28,7 @@ def charge_card(cents: int) -> None: ...
 @app.tool(read_only=True)
 def find_todos(path: str) -> list[str]: ...
 
-@app.tool(idempotent=True)
+@app.tool(idempotent=True, unique=lambda text: text)
 def post(text: str) -> None: ...
 
 quiet.include(App("nothing"))
@@ -51,7 +51,7 @@ def test_each_tool_has_a_line() -> None:
     assert done.stdout.splitlines() == [
         "charge_card: WARNING lost answer -> a person decides",
         "find_todos: repeated freely",
-        "post: sent again with the same key",
+        "post: sent again with the same key; the same action once in its tenant",
         "send_mail: your yes, then once; lost answer -> find_mail is asked",
     ]
     assert "@charge_card.reconcile" in done.stderr

@@ -4,7 +4,7 @@ import pytest
 
 from outlive.actors.testing import FakeService, Server
 from outlive.infra.client import Client
-from outlive.protocol.commands import Approve, Reject
+from outlive.protocol.commands import Approve, Reject, Retry
 from outlive.protocol.errors import CommandRefused
 from tests.chaos.harness import WorkerProcess, assert_progress_gapless, fetch, submit_many, until, wait_all_final
 
@@ -119,3 +119,29 @@ async def test_forty_previews_are_bounded_and_nothing_is_asked_for_nothing(
         assert "one mail to 39xx" in str([each.note for each in listed])
         await wait_all_final(shared, await submit_many(shared, "mails", 1, {"people": ["me"]}, name="mine"))
         assert await client.result("mine-0", list[int | str]) == ["True", "all", 1]
+
+
+async def test_the_attempts_of_an_operation_rest_on_one_yes(shared: Server, service: FakeService) -> None:
+    await service.behave("throttle", name="mail", seconds=2)
+    async with worker(shared, service) as works, Client(shared.settings) as client:
+        tasks = await submit_many(shared, "one_mail", 1, {"to": "ann@example.com"})
+        await until(shared, PAUSED)
+        await client.command("one_mail-0", Approve(operation_id="1"))
+        await until(shared, "select count(*) = 1 from outlive.attempt where error_class = 'rate_limited'")
+        await works.restart()
+        await wait_all_final(shared, tasks)
+        assert (await service.counts()).names == {"mail": 1}
+        assert await approvals(shared) == {"asked": 1, "given": 1, "used": 1}
+
+
+async def test_a_step_that_a_person_has_tried_again_is_asked_for_anew(shared: Server, service: FakeService) -> None:
+    async with worker(shared, service), Client(shared.settings) as client:
+        await submit_many(shared, "one_mail", 1, {"to": "ann@example.com"})
+        await until(shared, PAUSED)
+        await client.command("one_mail-0", Reject(operation_id="1"))
+        await wait_all_final(shared, ["one_mail-0"], status="failed")
+        await client.command("one_mail-0", Retry(step_id="1"))
+        await until(shared, PAUSED)
+        await client.command("one_mail-0", Approve(operation_id="1"))
+        assert await client.result("one_mail-0", int, timeout=20) == 1
+        assert await approvals(shared) == {"asked": 2, "refused": 1, "given": 1, "used": 1}

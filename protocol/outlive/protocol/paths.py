@@ -36,7 +36,8 @@ def describe_path(tool: AnyTool) -> str:
 
 def _whole(tool: AnyTool) -> str:
     limit = f"; at most {tool.rate_limit}" if tool.rate_limit is not None else ""
-    return _path(tool) + limit
+    unique = f"; the same action once in its {tool.unique_within}" if tool.unique is not None else ""
+    return _path(tool) + unique + limit
 
 
 def _path(tool: AnyTool) -> str:
