@@ -297,8 +297,9 @@ class ToolStep(Limited, Generic[R]):
         arguments = (operation or self._operation(),) if what.takes_operation else ()
         named = self.tool.whole(self.bound)  # a companion need not repeat the tool's defaults
         outside = context.current.set(None)  # what a tool calls is its own business
+        limit = asyncio.timeout(self.tool.timeout)
         try:
-            async with asyncio.timeout(self.tool.timeout) as limit:
+            async with limit:
                 begin = self._begin_call if what is self.tool else None
                 if what.is_async:
                     if begin is not None:
