@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ async def test_corrected_arguments_are_sent_under_a_new_key(shared: Server, serv
         await assert_progress_gapless(shared, ["posts-0"], final=False)  # it has failed once
 
 
-async def events(shared: Server, task_id: str) -> Any:
+async def events(shared: Server, task_id: str) -> AsyncGenerator[dict[str, Any]]:
     rows = await fetch(shared, "select event from outlive_store.fact where task_id = $1 order by seq", task_id)
     for row in rows:
         yield json.loads(row["event"])

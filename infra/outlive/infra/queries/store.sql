@@ -180,7 +180,7 @@ select p.command_id, p.task_id, p.pos, p.verb, p.by, p.digest, p.received_at, p.
 -- name: audit
 -- What was done to a task, after id $3: as many as fit into $4 bytes, at most $5.
 select p.id, p.at, p.who, p.what, p.before, p.after, p.detail
-  from (select a.*, row_number() over ids as n, sum((coalesce(length(a.detail), 0) + length(a.who) + length(a.what)) * 6 + 300) over ids as bytes
+  from (select a.*, row_number() over ids as n, sum((coalesce(length(a.detail), 0) + coalesce(length(a.before), 0) + coalesce(length(a.after), 0) + length(a.who) + length(a.what)) * 6 + 300) over ids as bytes
           from audit a where a.tenant = $1 and a.task_id = $2 and a.id > $3
         window ids as (order by a.id) order by a.id limit $5) p
  where p.bytes <= $4 or p.n = 1
