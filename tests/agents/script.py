@@ -1,5 +1,6 @@
 """A model that follows a script, and counts what it is asked."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,6 +41,8 @@ class Script:
         turn = self._turns[min(len(self.requests), len(self._turns)) - 1]
         if callable(turn) and not isinstance(turn, Exception):
             turn = turn(text)
+        if inspect.isawaitable(turn):
+            turn = await turn
         if isinstance(turn, Exception):
             raise turn
         usage = RequestUsage(input_tokens=self._tokens[0], output_tokens=self._tokens[1])

@@ -53,6 +53,7 @@ class StoredInput(msgspec.Struct):
     """What the task's row holds of its submit."""
 
     input: msgspec.Raw = msgspec.Raw(b"{}")
+    goal: str | None = None
 
 
 _inputs: Final = msgspec.json.Decoder(StoredInput)
@@ -209,7 +210,11 @@ class Actor:
     def _input(self) -> dict[str, Any]:
         """Return the function's arguments; a stranger's submit may hold others."""
         try:
-            return self._kind.decode_input(bytes(_inputs.decode(self.claimed.input).input))
+            given = _inputs.decode(self.claimed.input)
+            body = bytes(given.input)
+            if given.goal is not None and "goal" in self._kind.arguments.types:
+                body = codec.encode({"goal": given.goal, **codec.decode(body, dict[str, msgspec.Raw])})
+            return self._kind.decode_input(body)
         except codec.NotStorable as error:
             wrong = Failure(
                 type="InvalidInput", message=self._clean(str(error)), error_class=str(ErrorClass.INVALID_ARGUMENTS)

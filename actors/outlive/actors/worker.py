@@ -36,6 +36,7 @@ from outlive.infra.admission import Wake
 from outlive.infra.announcer import Announcer
 from outlive.infra.api import ApiService
 from outlive.infra.buckets import Buckets, Pause
+from outlive.infra.budgets import Budgets
 from outlive.infra.bus import Bus, BusError
 from outlive.infra.claims import Claims
 from outlive.infra.clerk import Clerk
@@ -303,6 +304,7 @@ class Worker:
             claims=claims,
             identities=Identities(self._pool, self.incarnation),
             announcer=self._announcer,
+            budgets=Budgets(self._pool),
             buckets=self.buckets,
             worker=str(self.incarnation),
             signals=dict(self.app.signals),

@@ -10,6 +10,7 @@ from typing import Any
 from outlive.actors.threads import Threads
 from outlive.infra.announcer import Announcer
 from outlive.infra.buckets import Buckets
+from outlive.infra.budgets import Budgets
 from outlive.infra.claims import Attempt, Claims
 from outlive.infra.clock import Clock
 from outlive.infra.identities import Identities
@@ -30,6 +31,7 @@ class World:
     claims: Claims
     identities: Identities
     announcer: Announcer
+    budgets: Budgets
     buckets: Buckets
     worker: str
     signals: Mapping[str, Signal[Any]] = field(default_factory=dict[str, Signal[Any]])

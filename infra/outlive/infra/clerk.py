@@ -16,13 +16,15 @@ import structlog
 
 from outlive.infra import database, failpoints, happenings, sql
 from outlive.infra.announcer import Announcer
+from outlive.infra.budgets import raise_limits
 from outlive.infra.claims import Claimed, Claims, LedgerEntry, Mail, claimed_row
 from outlive.infra.clock import Clock
 from outlive.infra.journal import Batch, Line, Link
 from outlive.infra.records import AnswerRow, AttemptRow, Claim, Fact, OperationRow, Record, State
 from outlive.protocol import codec, lifecycle, steps
 from outlive.protocol.answers import Code
-from outlive.protocol.commands import AnyCommand, EditPlan, Internal
+from outlive.protocol.budget import Budget
+from outlive.protocol.commands import AnyCommand, EditPlan, Internal, Resume
 from outlive.protocol.effects import cancel_message, summarize
 from outlive.protocol.lifecycle import Decision, Facts
 from outlive.protocol.operations import ErrorClass
@@ -170,6 +172,7 @@ class Clerk:
             if refused := await link.batch(batches):
                 raise RuntimeError(f"the clerk's own rows were refused: {refused}")
             await self._forgive(link, cases)
+            await raise_limits(link.connection, [(*case.claim.key, raised) for case in cases for raised in case.raised])
             if failpoints.armed:
                 await failpoints.hit("clerk.before_commit")
         if failpoints.armed:
@@ -313,6 +316,7 @@ class Case:
         self.answers: list[tuple[str, Code, str]] = []
         self.caught_up = task.claim.published == task.claim.last_seq  # else the sweep publishes, in order
         self.said = ""
+        self.raised: list[Budget] = []
         self._before = (self.status, self.reasons)
         self._plans, self._plan_version = task.plans, task.plan_version
         self._plan_total: int | None = None  # of a new plan
@@ -342,6 +346,8 @@ class Case:
                     self.claim, now, letter.command_id, letter.verb, decision.code, decision.message, by=letter.by
                 )
             )
+        if decision.ok and isinstance(command, Resume) and command.raise_budget is not None:
+            self.raised.append(command.raise_budget)
         if decision.ok and isinstance(command, EditPlan):
             plan = command.plan(letter.by)
             self._facts.append(happenings.plan(self.claim, now, plan, inbox_pos=letter.pos))

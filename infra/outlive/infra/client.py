@@ -21,6 +21,7 @@ from outlive.infra.settings import Settings
 from outlive.protocol import api, codec, ids, plan, steps
 from outlive.protocol.answers import Answer
 from outlive.protocol.api import Trouble
+from outlive.protocol.budget import Budget
 from outlive.protocol.checkpoint import Checkpoint
 from outlive.protocol.commands import (
     INPUT_LIMIT,
@@ -39,7 +40,7 @@ from outlive.protocol.commands import (
 )
 from outlive.protocol.commands import Signal as SignalCommand
 from outlive.protocol.events import Tokens
-from outlive.protocol.policy import Policy
+from outlive.protocol.policy import NO_BUDGET, Policy
 from outlive.protocol.subjects import Subjects
 from outlive.protocol.task import Status, TaskRecord
 from outlive.protocol.tools import Kind, Signal
@@ -154,6 +155,7 @@ class Client:
         priority: int = 0,
         labels: Mapping[str, str] | None = None,
         requires_approval: bool | Sequence[str] = False,
+        budget: Budget | None = None,
         command_id: str | None = None,
         note: str | None = None,
     ) -> Handle[T]: ...
@@ -169,6 +171,7 @@ class Client:
         priority: int = 0,
         labels: Mapping[str, str] | None = None,
         requires_approval: bool | Sequence[str] = False,
+        budget: Budget | None = None,
         command_id: str | None = None,
         note: str | None = None,
     ) -> Handle[Any]: ...
@@ -193,7 +196,7 @@ class Client:
         body = kind.encode_input(kind.bind(args, kwargs))
         command = Submit(
             kind=kind.name, input=_stored(body, "input"), priority=kind.priority, labels=dict(kind.labels),
-            command_id=kind.command_id, policy=Policy().and_also(kind.requires_approval).stored(),
+            command_id=kind.command_id, policy=Policy(budget=kind.budget or NO_BUDGET).and_also(kind.requires_approval).stored(),
         )  # fmt: skip
         return await self._submit(command, kind.task_id, kind.result_type)
 
@@ -207,10 +210,11 @@ class Client:
         task_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         requires_approval: bool | Sequence[str] = False,
+        budget: Budget | None = None,
         **options: Any,
     ) -> Handle[Any]:
         body, _ = codec.pack(dict(input or {}), dict[str, Any])
-        policy = Policy().and_also(requires_approval).stored()
+        policy = Policy(budget=budget or NO_BUDGET).and_also(requires_approval).stored()
         command = Submit(kind=kind, input=_stored(body, "input"), labels=dict(labels or {}), policy=policy, **options)
         return await self._submit(command, task_id, output)
 
@@ -279,9 +283,9 @@ class Client:
         """Stop a task before its next step. Raises like `command`."""
         return await self.command(task_id, Pause(reason=reason))
 
-    async def resume(self, task_id: str) -> Answer:
-        """Take a pause back. Raises like `command`."""
-        return await self.command(task_id, Resume())
+    async def resume(self, task_id: str, *, raise_budget: Budget | None = None) -> Answer:
+        """Take a pause back; one for a used budget by new limits. Raises like `command`."""
+        return await self.command(task_id, Resume(raise_budget=raise_budget))
 
     async def cancel(self, task_id: str, reason: str | None = None, *, compensate: bool | None = None) -> Answer:
         """Let a task start nothing more. Raises like `command`.

@@ -12,6 +12,7 @@ from outlive.infra.reader import Gap, Item
 from outlive.protocol import api, codec
 from outlive.protocol.answers import Answer
 from outlive.protocol.api import Trouble
+from outlive.protocol.budget import Budget
 from outlive.protocol.errors import TaskCancelled, TaskFailed, Unreachable
 from outlive.protocol.events import StatusEvent, Tokens
 from outlive.protocol.task import FINAL, Failure, Status, TaskRecord
@@ -123,9 +124,9 @@ class Handle(Generic[R_co]):
         """Stop before the next step. Raises like `Client.command`."""
         return await self._client.pause(self.task_id, reason)
 
-    async def resume(self) -> Answer:
-        """Take a pause back. Raises like `Client.command`."""
-        return await self._client.resume(self.task_id)
+    async def resume(self, *, raise_budget: Budget | None = None) -> Answer:
+        """Take a pause back; one for a used budget by new limits. Raises like `Client.command`."""
+        return await self._client.resume(self.task_id, raise_budget=raise_budget)
 
     async def cancel(self, reason: str | None = None, *, compensate: bool | None = None) -> Answer:
         """Start nothing more, and undo what was done or not; see `Client.cancel`."""

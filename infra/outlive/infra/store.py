@@ -15,11 +15,12 @@ from outlive.infra import plans, sql, why
 from outlive.infra.database import Pool
 from outlive.protocol import api, secrets
 from outlive.protocol.answers import Answer, Code
+from outlive.protocol.budget import MILLIONTHS, Budget
 from outlive.protocol.checkpoint import Checkpoint, CompletedStep, PendingStep
 from outlive.protocol.commands import Approve, Reject, Resolve, Retry
 from outlive.protocol.keys import operation_key, split_operation
 from outlive.protocol.operations import AttemptRecord, ErrorClass, OperationRecord, OperationStatus, WordRecord
-from outlive.protocol.task import FINAL, Done, Failure, Reason, Status, TaskRecord, Versions
+from outlive.protocol.task import FINAL, Done, Failure, Reason, Spending, Status, TaskRecord, Versions
 
 UNBOUNDED: Final = 1 << 40
 """Bytes of a page that is not cut."""
@@ -61,9 +62,11 @@ class Store:
     ) -> TaskRecord | None:
         """Return one task; a result only when it has succeeded, a failure only when it has failed."""
         records = await self._records(tenant, [task_id], with_input=with_input, with_result=with_result)
-        if not records or not records[0].total_steps:
-            return records[0] if records else None
-        return plans.planned(records[0], await self._plan(tenant, task_id))
+        if not records:
+            return None
+        spent = await self._pool.fetchrow(self._sql["spending"], tenant, task_id)
+        record = msgspec.structs.replace(records[0], spending=None if spent is None else _spending(spent))
+        return plans.planned(record, await self._plan(tenant, task_id)) if record.total_steps else record
 
     async def _plan(self, tenant: str, task_id: str) -> plans.Standing:
         return plans.standing(await self._pool.fetch(self._sql["plan"], tenant, task_id, plans.VERSIONS))
@@ -356,6 +359,18 @@ def _record(tenant: str, row: asyncpg.Record) -> TaskRecord:
         doing=why.doing(status, row["current_step"], row["step_name"], row["waiting_for"], row["wait_until"]),
         needs=[reason.do for reason in reasons], result=_raw(body) if status is Status.SUCCEEDED else None,
         failure=_read_failure(body) if status is Status.FAILED and body else None,
+    )  # fmt: skip
+
+
+def _spending(row: asyncpg.Record) -> Spending:
+    money = row["money_limit"]
+    limits = Budget(
+        tokens=row["token_limit"], money=None if money is None else money / MILLIONTHS, steps=row["step_limit"],
+        seconds=row["second_limit"],
+    )  # fmt: skip
+    return Spending(
+        requests=row["requests"], lost=row["lost"], kept=row["kept"], unpriced=row["unpriced"], tokens=row["used"][0],
+        money=row["used"][1] / MILLIONTHS, lent=row["lent"][0], budget=limits or None,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 
 from outlive.protocol import keys
+from outlive.protocol.budget import Budget
 from outlive.protocol.plan import Item, Plan, check
 from outlive.protocol.policy import read_policy
 from outlive.protocol.task import Failure, Status
@@ -79,7 +80,18 @@ class Pause(Command, frozen=True, kw_only=True, omit_defaults=True, tag="pause")
 
 
 class Resume(Command, frozen=True, kw_only=True, omit_defaults=True, tag="resume"):
-    """Take back an operator's pause; the task goes on when no other reason is left."""
+    """Take back an operator's pause; the task goes on when no other reason is left.
+
+    Attributes:
+        raise_budget: for a task that is paused because its budget is used: its new limits, and those of the tasks that
+            it draws from, where they are smaller.
+    """
+
+    raise_budget: Budget | None = None
+
+    def __post_init__(self) -> None:
+        if self.raise_budget is not None and not self.raise_budget:
+            raise ValueError("raise_budget names no limit: give tokens, money, steps or seconds")
 
 
 class Cancel(Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel"):

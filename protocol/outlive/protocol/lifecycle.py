@@ -144,7 +144,7 @@ def apply(facts: Facts, command: AnyCommand | Internal, *, now: datetime) -> Dec
         case Pause():
             return _pause(facts, command, now)
         case Resume():
-            return _resume(facts)
+            return _resume(facts, command)
         case Cancel():
             return _cancel(facts, command)
         case Signal(name=name) if steps.is_answer(name):
@@ -184,10 +184,13 @@ def _pause(facts: Facts, command: Pause, now: datetime) -> Decision:
     )  # fmt: skip
 
 
-def _resume(facts: Facts) -> Decision:
+def _resume(facts: Facts, command: Resume) -> Decision:
     if facts.status is Status.FAILED:
         return _illegal(facts, f"Task {_ended(facts)}. When the cause is mended: outlive retry {facts.task_id}")
-    left = tuple(reason for reason in facts.reasons if reason.reason not in RESUMABLE)
+    wanted = RESUMABLE if command.raise_budget is None else RESUMABLE | {ReasonCode.BUDGET}
+    if command.raise_budget is not None and all(reason.reason is not ReasonCode.BUDGET for reason in facts.reasons):
+        return _illegal(facts, f"Task {facts.task_id} is {facts.status} and waits for no budget.")
+    left = tuple(reason for reason in facts.reasons if reason.reason not in wanted)
     if facts.status is not Status.PAUSED and len(left) == len(facts.reasons):
         return _illegal(facts, f"Task {facts.task_id} is {facts.status}, not paused.")
     if len(left) == len(facts.reasons) > 0:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from outlive.protocol.budget import Budget
 from outlive.protocol.plan import PlanRecord
 
 
@@ -89,6 +90,29 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     traceback: str | None = None
 
 
+class Spending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a task's requests to models have cost.
+
+    Attributes:
+        requests: how many were made, attempts that failed or were lost included.
+        lost: of these, whose cost nobody knows: what was reserved for them counts as used.
+        kept: how often a resume used a recorded answer instead of asking again.
+        tokens, money: used by the task itself: in and out, US dollars.
+        unpriced: requests to models whose price is not known; their money is not counted.
+        lent: tokens that its children have drawn.
+        budget: its own limits, if it has any.
+    """
+
+    requests: int
+    tokens: int
+    money: float
+    lost: int = 0
+    kept: int = 0
+    unpriced: int = 0
+    lent: int = 0
+    budget: Budget | None = None
+
+
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One task, as ``api.get`` and ``api.list`` show it.
 
@@ -128,3 +152,4 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     needs: list[str] = []
     result: Any = None
     failure: Failure | None = None
+    spending: Spending | None = None

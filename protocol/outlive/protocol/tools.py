@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, Literal, ParamSpec, Self, TypeVar
 from outlive.protocol import codec, ids, keys, steps
 from outlive.protocol.arguments import Arguments
 from outlive.protocol.bucket import Limit
+from outlive.protocol.budget import Budget
 from outlive.protocol.operations import ErrorClass
 
 P = ParamSpec("P")
@@ -296,6 +297,7 @@ class Kind(Generic[P, R_co]):
         plans: its function takes plans that people have changed (an agent's does).
         requires_approval: True: every effect of the next task waits for a yes; or names of tools that do. It may only
             add to the tools' own rules.
+        budget: what the next task and all that it starts may spend on models; it may only tighten an agent's own.
     """
 
     name: str
@@ -310,6 +312,7 @@ class Kind(Generic[P, R_co]):
     command_id: str | None = None
     plans: bool = False
     requires_approval: bool | Sequence[str] = False
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
         if not -100 <= self.priority <= 100:
@@ -329,11 +332,12 @@ class Kind(Generic[P, R_co]):
         labels: Mapping[str, str] | None = None,
         command_id: str | None = None,
         requires_approval: bool | Sequence[str] | None = None,
+        budget: Budget | None = None,
     ) -> Self:
         """Return a copy with other options; what is left out stays. Raises `ids.InvalidId` or `ValueError`."""
         return _copy(
             self, task_id=task_id, priority=priority, labels=labels, command_id=command_id,
-            requires_approval=requires_approval,
+            requires_approval=requires_approval, budget=budget,
         )  # fmt: skip
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

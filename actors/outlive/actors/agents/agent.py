@@ -15,12 +15,15 @@ from outlive.actors.agents.context import tokens
 from outlive.actors.agents.decisions import Decided, Outline
 from outlive.actors.agents.models import Mode, Offer
 from outlive.actors.agents.reading import Ability
+from outlive.actors.agents.spending import Prices
 from outlive.actors.agents.versions import OnChange, Version
 from outlive.actors.kind import DeclaredKind
 from outlive.actors.signature import RegistrationError
 from outlive.actors.task import Task
 from outlive.protocol import codec, ids
 from outlive.protocol.arguments import Arguments
+from outlive.protocol.budget import Budget
+from outlive.protocol.policy import NO_BUDGET
 from outlive.protocol.tools import RetryPolicy, Tool
 
 if TYPE_CHECKING:
@@ -75,6 +78,9 @@ class Agent:
         mode: how decisions are expressed.
         settings: for the model, as pydantic-ai knows them.
         context_tokens: the most that a request may take.
+        output_tokens: the most that an answer may take (``max_tokens`` of the settings wins).
+        budget: what a task and all that it starts may spend on models; a submit may tighten it.
+        prices: US dollars for a million tokens in and out, by model, where they are other than published.
         plans: a plan comes first.
         repairs: answers in a row that cannot be used before a person is asked.
         same_failures: the same failing call, so many times, asks a person.
@@ -95,6 +101,9 @@ class Agent:
     mode: Mode = "tools"
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     context_tokens: int = 16_000
+    output_tokens: int = 4_096
+    budget: Budget = NO_BUDGET
+    prices: Prices = field(default_factory=dict[str, tuple[float, float]])
     plans: bool = True
     repairs: int = 3
     same_failures: int = 3
@@ -105,6 +114,7 @@ class Agent:
     _resolved: dict[str, Model] = field(default_factory=dict[str, Model], init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "output_tokens", int(self.settings.get("max_tokens", self.output_tokens)))
         ids.check("name", self.name)
         if taken := sorted(reading.WORDS & self.tools.keys()):
             raise self.refuse(f"a tool cannot be called {taken[0]}: that is a word of the agent's own. Rename it")

@@ -19,46 +19,23 @@ from outlive.actors.agents import models, reading
 from outlive.actors.agents.agent import Agent
 from outlive.actors.agents.brakes import Brakes
 from outlive.actors.agents.context import Context, Done, Situation, compose
-from outlive.actors.agents.decisions import Call, Decided, Outline, Question, Recall
+from outlive.actors.agents.decision import Decision
+from outlive.actors.agents.decisions import Call, Decided, Outline, Question, Recall, Usage
 from outlive.actors.agents.models import Answer, Offer
 from outlive.actors.agents.reading import Ability
+from outlive.actors.agents.spending import Spending
 from outlive.actors.agents.versions import STAY, STOP, Asked, Consent, Version, choose, describe
-from outlive.actors.effect import Effect
-from outlive.actors.flow import Flow
 from outlive.actors.history import call_text
-from outlive.actors.step import ToolStep, printable
+from outlive.actors.step import ToolStep
 from outlive.actors.task import Task, flow_of
 from outlive.actors.waiting import Child
 from outlive.protocol import codec
 from outlive.protocol.errors import StepFailed, TaskCancelled, TaskFailed
 from outlive.protocol.task import Failure
-from outlive.protocol.tools import AnyTool, Kind, Operation
+from outlive.protocol.tools import Kind, Operation
 
 RESULT: Final = 1_000_000
 """Characters of a result that an agent can look at; `recall` pages through them."""
-
-
-class Decision(Effect[Decided]):
-    """The request to a model as a step."""
-
-    __slots__ = ("_before",)
-
-    def __init__(self, flow: Flow, step_id: str, tool: AnyTool, bound: dict[str, Any], before: Version | None) -> None:
-        """See `Effect`; `before` is what the last decision was made with."""
-        super().__init__(flow, step_id, tool, bound)
-        self._before = before
-
-    def told(self, value: Decided) -> str:
-        """Say what was decided."""
-        parts = ["a plan"] if value.plan is not None else []
-        parts += [call_text(call.tool, codec.encode(call.arguments)) for call in value.calls[:3]]
-        parts += [f"{len(value.calls) - 3} more calls"] if len(value.calls) > 3 else []
-        parts += ["a question to a person"] if value.question is not None else []
-        parts += [f"to look at step {recall.step} again" for recall in value.recalls]
-        parts += ["the goal is reached"] if value.finished else []
-        now = Version(value.model, value.prompt, "")
-        changed = "" if self._before is None or self._before.same(now) else f" ({describe(self._before, now)})"
-        return printable(f"Decided{changed}: {', '.join(parts) or 'nothing of use'}")
 
 
 class Run:
@@ -78,11 +55,13 @@ class Run:
         self._brakes = Brakes(failures=agent.same_failures, idle=agent.idle_decisions)
         self._last: Version | None = None  # what the last decision was made with
         self._stays: Version | None = None  # a person wants the old one instead of this
+        self._spending = Spending(self._flow.world.budgets, self._flow.claim, agent.budget, agent.prices)
         self._decisions = 0
         self._unusable = 0
 
     async def run(self) -> Any:
         """Work until the model says that it is done, and return the output."""
+        await self._spending.begin()
         while True:
             decided = await self._decide()
             self._notes, self._recalls = list(decided.problems), decided.recalls
@@ -106,8 +85,8 @@ class Run:
             self._notes.append(f"{edited.by or 'a person'} has changed the plan: it is version {edited.version} now")
         version = await self._version()
         step_id = self._flow.place()
-        recorded = step_id in self._flow.history.done
-        context = Context("", Outline()) if recorded else self._context()
+        recorded = self._flow.history.done.get(step_id)
+        context = self._context() if recorded is None else Context("", Outline())
         rules = self._rules()
 
         async def ask(op: Operation, **__: Any) -> Decided:
@@ -117,7 +96,11 @@ class Run:
         bound = tool.bind((), {
             "number": self._decisions, "model": version.model, "prompt": version.prompt, "request": context.outline,
         })  # fmt: skip
-        decided = await Decision(self._flow, step_id, tool, bound, self._last)
+        most = Usage(input=context.outline.tokens, output=self._agent.output_tokens)
+        decision = Decision(self._flow, step_id, tool, bound, self._last, self._spending, most)
+        decided = await decision
+        attempt = recorded.attempt if recorded is not None and recorded.attempt else decision.attempt
+        await self._spending.settle(step_id, attempt, decided.model, decided.usage)
         told = decided.instructions or (self._last.instructions if self._last is not None else "")
         self._last = Version(decided.model, decided.prompt, told)
         return decided
@@ -172,7 +155,7 @@ class Run:
         agent = self._agent
         answer: Answer = await models.ask(
             agent.resolve(version.model), version.instructions, context.text, self._offers(), mode=agent.mode,
-            settings=agent.settings, words=words,
+            settings={"max_tokens": agent.output_tokens, **agent.settings}, words=words,
         )  # fmt: skip
         found = reading.read([(chosen.name, chosen.arguments) for chosen in answer.chosen], answer.text, rules)
         return Decided(

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from outlive.protocol import codec
+from outlive.protocol.budget import Budget
 
 _PAIR: Final = re.compile(r"([^:=]+)(:?=)(.*)", re.DOTALL)
 
@@ -58,6 +59,22 @@ def labels(words: Sequence[str]) -> dict[str, str]:
         if not all(word.partition("=")):
             raise click.UsageError(f"the label '{word}' is not key=value")
     return {key: text for key, _, text in (word.partition("=") for word in words)}
+
+
+def budget(words: str) -> Budget:
+    """Read ``tokens=10000,money=0.50``."""
+    pairs = [word.partition("=") for word in words.split(",")]
+    try:
+        found = msgspec.convert({name: float(number) for name, _, number in pairs}, _Budget, strict=False)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise click.UsageError(
+            f"the budget '{words}' cannot be used: {error}. Write: tokens=10000,money=0.50,steps=100,seconds=3600"
+        ) from error
+    return Budget(**{name: getattr(found, name) for name in found.__struct_fields__})
+
+
+class _Budget(Budget, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A limit under a name that is not known would limit nothing."""
 
 
 def text(given: str, what: str) -> str:

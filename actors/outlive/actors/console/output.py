@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.theme import Theme
 
-from outlive.protocol.task import Status
+from outlive.protocol.task import Spending, Status
 
 _BLANKS: Final = re.compile(r" +(?=\n|$)")
 _UNCUT: Final = 1000  # columns where nobody looks at a screen
@@ -112,3 +112,17 @@ def short(value: Any, longest: int = 100) -> str:
     """Return a value as JSON, cut."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
+def spending(spent: Spending) -> str:
+    """Say what a task's requests to models cost, and what its crashes did not repeat."""
+    money = f", {spent.money:.4f} dollars" if spent.unpriced < spent.requests else ""
+    parts = [f"{count(spent.requests, 'request')} paid, {spent.tokens:,} tokens{money}"]
+    parts += [f"{spent.unpriced} at a price that is not known"] if spent.unpriced else []
+    parts += [f"{spent.lost} of a cost that is not known yet (reserved in full)"] if spent.lost else []
+    parts += [f"{count(spent.kept, 'recorded answer')} used again by resumes, not paid twice"] if spent.kept else []
+    parts += [f"{spent.lent:,} tokens drawn by children"] if spent.lent else []
+    if spent.budget is not None:
+        limits = msgspec.to_builtins(spent.budget)
+        parts.append("budget: " + ", ".join(f"{limit:,} {name}" for name, limit in limits.items()))
+    return "; ".join(parts)

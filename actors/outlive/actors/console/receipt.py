@@ -46,10 +46,18 @@ def receipt(given: Given, task_id: str) -> None:
     task, ledger = ask(given, lambda client: _ledger(client, task_id))
     ledger.operations.sort(key=lambda one: one.started_at)
     if given.as_json:
-        output.emit({"task_id": task_id, "status": task.status, "effects": [*_effects(task, ledger)]})
+        whole = {
+            "task_id": task_id,
+            "status": task.status,
+            "effects": [*_effects(task, ledger)],
+            "models": task.spending,
+        }
+        output.emit(whole)
         return
     console = output.console()
     console.print(Text.assemble(f"{task_id}  {task.kind}  ", output.status(task.status)))
+    if task.spending is not None:
+        console.print(f"models: {output.spending(task.spending)}")
     for effect in _effects(task, ledger):
         console.print(Text.assemble("\n", (f"{effect['name']} ({_place(effect['operation_id'])})", "bold")))
         console.print(output.fields(_shown(effect)), soft_wrap=False)

@@ -34,6 +34,9 @@ def run(given: Given, /, app: str, by: str, **order: Any) -> int:
         task = ["--task-id", wanted.task_id, "--input", msgspec.json.encode(wanted.input).decode()]
         wishes = ["all"] if wanted.requires_approval is True else wanted.requires_approval or []
         task += [word for wish in wishes for word in ("--require-approval", wish)]
+        if wanted.budget is not None:
+            limits = msgspec.to_builtins(wanted.budget)
+            task += ["--budget", ",".join(f"{name}={limit:g}" for name, limit in limits.items())]
         output.say(f"it is kept. To go on: {shlex.join(['outlive', 'run', app, wanted.kind, *task])}")
     return code
 

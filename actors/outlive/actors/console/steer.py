@@ -37,12 +37,16 @@ def pause(given: Given, task_id: str, reason: str | None, by: str) -> None:
 
 @click.command()
 @task_argument
+@click.option(
+    "--raise-budget", metavar="LIMIT=NUMBER,...", help="New limits of a used budget: tokens, money, steps, seconds."
+)
 @by_option
 @client_options
 @pass_given
-def resume(given: Given, task_id: str, by: str) -> None:
+def resume(given: Given, task_id: str, raise_budget: str | None, by: str) -> None:
     """Take a pause back."""
-    send(given, by, lambda client: client.resume(task_id))
+    raised = None if raise_budget is None else arguments.budget(raise_budget)
+    send(given, by, lambda client: client.resume(task_id, raise_budget=raised))
 
 
 @click.command()

@@ -12,6 +12,7 @@ from outlive.actors.console.watch import follow
 from outlive.infra.client import Client
 from outlive.infra.handle import Handle
 from outlive.protocol import ids
+from outlive.protocol.budget import Budget
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,6 +31,9 @@ _OPTIONS: Final = (
         metavar="all|TOOL",
         help="Effects of this tool (or all) wait for a yes, whatever the tool's rule says; repeatable.",
     ),
+    click.option(
+        "--budget", metavar="LIMIT=NUMBER,...", help="What it may spend on models: tokens=10000,money=0.50,steps=100."
+    ),
     click.option("--label", "-l", "labels", multiple=True, metavar="KEY=VALUE", help="To find it again; repeatable."),
 )
 
@@ -43,6 +47,7 @@ class Order(NamedTuple):
     priority: int
     labels: dict[str, str]
     requires_approval: bool | list[str]
+    budget: Budget | None
 
     @classmethod
     def read(
@@ -54,17 +59,19 @@ class Order(NamedTuple):
         priority: int,
         labels: Sequence[str],
         requires_approval: Sequence[str] = (),
+        budget: str | None = None,
     ) -> Self:
         """Read the values of `order_options`; mistakes are usage errors."""
         task_input = arguments.task_input(whole, words)
         wanted = True if "all" in requires_approval else list(requires_approval)
-        return cls(kind, task_input, task_id or ids.new_id(), priority, arguments.labels(labels), wanted)
+        limits = None if budget is None else arguments.budget(budget)
+        return cls(kind, task_input, task_id or ids.new_id(), priority, arguments.labels(labels), wanted, limits)
 
     async def submit(self, client: Client, command_id: str | None = None) -> Handle[Any]:
         """Submit it. Raises like `Client.submit`."""
         return await client.submit(
             self.kind, self.input, task_id=self.task_id, priority=self.priority, labels=self.labels,
-            requires_approval=self.requires_approval, command_id=command_id,
+            requires_approval=self.requires_approval, budget=self.budget, command_id=command_id,
         )  # fmt: skip
 
 

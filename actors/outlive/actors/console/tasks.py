@@ -167,6 +167,7 @@ def _record(task: TaskRecord) -> dict[str, Any]:
         "done": f"{output.count(task.done.count, 'step')}, {output.count(task.last_seq, 'event')}",
         "result": output.short(task.result, 1000) if task.status is Status.SUCCEEDED else None,
         "failure": task.failure and (task.failure.traceback or f"{task.failure.type}: {task.failure.message}"),
+        "models": task.spending and output.spending(task.spending),
         "next": None if task.status in FINAL else f"outlive why {task.task_id}",
     }
 

@@ -43,6 +43,19 @@ union all
 (select f.seq, f.item, 'current', false, null from f where f.name = 'phase' and f.type = 'note' order by f.seq desc limit 1)
 order by 1;
 
+-- name: spending
+-- What a task's requests to models have cost, and how many recorded answers its resumes used instead of asking again. $1 tenant, $2 task id
+select b.tokens as token_limit, b.money as money_limit, b.steps as step_limit, b.seconds as second_limit, b.used, b.lent,
+       s.requests, s.lost, s.unpriced,
+       (select count(*)
+          from fact r join fact f on f.tenant = r.tenant and f.task_id = r.task_id and f.seq < r.seq and f.type = 'step' and f.status = 'completed'
+         where r.tenant = $1 and r.task_id = $2 and r.type = 'resumed'
+           and exists (select 1 from spend x where x.tenant = $1 and x.task_id = $2 and x.step_id = f.step_id)) as kept
+  from budget b cross join lateral (
+    select count(*) filter (where amount[3] > 0) as requests, count(*) filter (where not settled) as lost, count(*) filter (where not priced) as unpriced
+      from spend where tenant = $1 and task_id = $2) s
+ where b.tenant = $1 and b.task_id = $2;
+
 -- name: page
 -- Ids of a tenant's tasks, newest first, after (created_at $2, task_id $3). $4 statuses, $5 kind, $6 parent, $7 labels; empty or null = any.
 select t.task_id, t.created_at
