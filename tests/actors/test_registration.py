@@ -18,7 +18,7 @@ import msgspec
 import pydantic
 import pytest
 
-from outlive.actors import App, Limit, Operation, Outcome, RetryPolicy, Task
+from outlive.actors import App, Limit, Operation, Outcome, RetryPolicy, Secret, Task
 from outlive.actors.context import current
 from outlive.actors.signature import RegistrationError
 from outlive.actors.tool import DeclaredTool, DirectCall
@@ -601,6 +601,45 @@ def test_companions_that_are_refused(app: App) -> None:
     with pytest.raises(RegistrationError, match=r"^@send.reconcile wants a function \(def or async def\), not 3$"):
         send.reconcile(cast("Any", 3))
     assert (send.reconciler, send.preparer, send.compensator) == (None, None, None)
+
+
+def test_what_undoes_an_effect_is_an_effect_with_options_of_its_own(app: App) -> None:
+    send = mail(app)
+
+    @send.compensate(idempotent=True, timeout=3, title="take {to} back")
+    def unsend(op: Operation, to: str, *, body: str) -> int:
+        return 1
+
+    assert unsend is send.compensator
+    assert (unsend.name, unsend.idempotent, unsend.timeout, unsend.result_type) == ("unsend", True, 3, int)
+    assert unsend.whole({"to": "me"}) == {"to": "me", "body": ""}
+    assert "unsend" not in app.tools
+
+    @unsend.reconcile
+    def find(op: Operation, to: str, body: str) -> Outcome[int]:
+        return Outcome.did_not_happen()
+
+    assert unsend.reconciler is not None
+
+
+def test_compensators_that_are_refused(app: App) -> None:
+    send = mail(app)
+
+    def untyped(to: str, body: str): ...  # type: ignore[no-untyped-def]  # noqa: ANN202  # what is refused
+    def looks(to: str, body: str) -> None: ...
+
+    with pytest.raises(RegistrationError, match="its result has no type"):
+        send.compensate(untyped)
+    with pytest.raises(RegistrationError, match="what undoes an effect is not read_only"):
+        send.compensate(read_only=True)(looks)
+
+    @app.tool
+    def login(user: str, password: Secret[str]) -> None: ...
+
+    def logout(user: str, password: Secret[str]) -> None: ...
+
+    with pytest.raises(RegistrationError, match="secrets are not kept, so it could not be called with password"):
+        login.compensate(logout)
 
 
 def test_a_companion_is_declared_once(app: App) -> None:

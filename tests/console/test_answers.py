@@ -9,7 +9,7 @@ import pytest
 from anyio import to_thread
 from click.testing import CliRunner, Result
 
-from outlive.actors import App, OutcomeUnknown, StepFailed, Task
+from outlive.actors import App, Operation, OutcomeUnknown, StepFailed, Task, TaskCancelled
 from outlive.actors.console.cli import cli
 from outlive.actors.console.submit import Order, submit
 from outlive.actors.testing import Server
@@ -40,6 +40,31 @@ def look(path: str) -> str:
     if path in broken:
         raise ValueError(f"{path} is broken")
     return path
+
+
+@app.tool(idempotent=True)
+def reserve(seat: str) -> str:
+    return seat
+
+
+@reserve.compensate(idempotent=True)
+def release(op: Operation, seat: str) -> str:
+    return f"{op.undoes.result} is free"
+
+
+@app.task
+async def sit(task: Task) -> str:
+    await task.call(charge_nothing, 5)
+    await task.call(reserve, "4a")
+    return await task.wait_for(go)
+
+
+@app.tool(idempotent=True)
+def charge_nothing(amount: int) -> int:
+    return amount
+
+
+go = app.signal("go", str)
 
 
 @app.task
@@ -181,6 +206,28 @@ async def test_a_lost_answer_is_resolved_and_stands_on_the_receipt(client: Clien
     (effect,) = json.loads((await typed("receipt", handle.task_id, "--json")).stdout)["effects"]
     assert (effect["operation_id"], effect["status"], effect["arguments"]) == ("1:1", "succeeded", {"amount": 12})
     assert [(word["verb"], word["verdict"], word["by"]) for word in effect["words"]] == [("resolve", "happened", "bob")]
+
+
+async def test_a_cancel_that_undoes_stands_on_the_receipt(client: Client) -> None:
+    handle = await client.submit(sit)
+    async with asyncio.timeout(10):
+        while (await handle.record()).waiting_for != "signal go":  # noqa: ASYNC110  # a table tells no event
+            await asyncio.sleep(0.01)
+    done = await typed("cancel", handle.task_id, "--compensate", "--by", "bob")
+    assert done.exit_code == 0, done.stderr
+    assert "then what it did is undone" in done.stdout
+    with pytest.raises(TaskCancelled, match=r"Stays: charge_nothing \(step 1: no compensator\). Undone: reserve"):
+        await handle.result(10)
+    effects = json.loads((await typed("receipt", handle.task_id, "--json")).stdout)["effects"]
+    assert [(one["operation_id"], one["name"], one["outcome"], one["undoes"]) for one in effects] == [
+        ("1:1", "charge_nothing", "happened", None),
+        ("2:1", "reserve", "undone", None),
+        ("undo-2:1", "release", "happened", "2:1"),
+    ]
+    assert "happened, and was undone" in (await typed("receipt", handle.task_id)).stdout
+    late = await typed("cancel", handle.task_id, "--compensate")
+    assert late.exit_code == 1
+    assert "can be undone by hand only" in late.stderr
 
 
 async def test_a_failed_task_goes_on_after_a_fix(client: Client) -> None:

@@ -31,6 +31,9 @@ def find_todos(path: str) -> list[str]: ...
 @app.tool(idempotent=True, unique=lambda text: text)
 def post(text: str) -> None: ...
 
+@post.compensate
+def unpost(text: str) -> None: ...
+
 quiet.include(App("nothing"))
 """
 
@@ -51,7 +54,8 @@ def test_each_tool_has_a_line() -> None:
     assert done.stdout.splitlines() == [
         "charge_card: WARNING lost answer -> a person decides",
         "find_todos: repeated freely",
-        "post: sent again with the same key; the same action once in its tenant",
+        "post: sent again with the same key; the same action once in its tenant; "
+        "undone by unpost: WARNING lost answer -> a person decides",
         "send_mail: your yes, then once; lost answer -> find_mail is asked",
     ]
     assert "@charge_card.reconcile" in done.stderr

@@ -211,6 +211,59 @@ def test_cancel_with_an_actor_tells_it_to_stop(status: Status) -> None:
     assert decision.cancelling
 
 
+UNDO = Cancel(compensate=True)
+STOP_UNDOING = Cancel(compensate=False)
+UNDOING = Reason(
+    reason=ReasonCode.APPROVAL, since=NOW, do="outlive approve t undo-4", step_id="undo-4", operation_id="1"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("status", [Status.RUNNING, Status.PAUSED, Status.FAILED])
+def test_a_cancel_that_undoes_wants_a_worker(status: Status) -> None:
+    decision = decide(UNDO, facts(status, ASKED, started=True))
+    assert (decision.code, decision.status, decision.reasons) == (Code.APPLIED, Status.RUNNING, ())
+    assert (decision.cancelling, decision.compensating, decision.wake) == (True, True, True)
+
+
+def test_a_task_that_never_began_has_nothing_to_undo() -> None:
+    decision = decide(UNDO, facts(Status.QUEUED, started=False))
+    assert (decision.code, decision.status, decision.compensating) == (Code.APPLIED, Status.CANCELLED, False)
+
+
+def test_an_actor_stops_before_it_undoes() -> None:
+    decision = decide(UNDO, facts(Status.RUNNING, owned=True))
+    assert (decision.code, decision.status, decision.stop) == (Code.APPLIED, Status.RUNNING, "cancel")
+    assert decision.cancelling and decision.compensating
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_undoing_is_stopped_by_those_words_alone(*, owned: bool) -> None:
+    before = msgspec.structs.replace(facts(Status.RUNNING, owned=owned, cancelling=True), compensating=True)
+    for again in (Cancel(), UNDO):
+        decision = decide(again, before)
+        assert (decision.code, decision.status, decision.compensating) == (Code.APPLIED, Status.RUNNING, True)
+        assert "--no-compensate" in decision.message
+    decision = decide(STOP_UNDOING, before)
+    assert (decision.code, decision.compensating) == (Code.APPLIED, False)
+    assert (decision.status, decision.stop) == ((Status.RUNNING, "cancel") if owned else (Status.CANCELLED, ""))
+
+
+def test_what_undoes_an_effect_can_be_approved_during_the_cancel() -> None:
+    before = msgspec.structs.replace(facts(Status.PAUSED, UNDOING, started=True, cancelling=True), compensating=True)
+    decision = decide(Approve(operation_id="undo-4"), before)
+    assert (decision.code, decision.status, decision.wake) == (Code.APPLIED, Status.RUNNING, True)
+    assert decision.cancelling and decision.compensating
+    assert decide(APPROVE, before).code is Code.ILLEGAL_TRANSITION
+    assert decide(Pause(), before).code is Code.ILLEGAL_TRANSITION
+
+
+@pytest.mark.parametrize("status", [Status.SUCCEEDED, Status.CANCELLED])
+def test_too_late_to_undo_says_what_is_left_to_do(status: Status) -> None:
+    decision = decide(UNDO, facts(status))
+    assert decision.code is Code.TOO_LATE
+    assert decision.message.endswith("What it did stands, and can be undone by hand only: outlive receipt t")
+
+
 def test_a_second_cancel_is_a_yes() -> None:
     decision = decide(Cancel(), facts(Status.RUNNING, owned=True, cancelling=True))
     assert (decision.code, decision.stop, decision.cancelling) == (Code.APPLIED, "cancel", True)

@@ -100,6 +100,11 @@ def unsend(op: Operation, to: str, *, body: str = "") -> None:
     """Write a mail that takes it back."""
 
 
+@unmarked_effect.compensate(idempotent=True, timeout=3)
+async def undo_effect(op: Operation, n: int) -> str:
+    return f"{op.undoes.key} {n}"
+
+
 assert_type(find_unmarked("a"), Outcome[int])
 assert_type(preview("a", body="b"), str)
 assert_type(Outcome.happened(3), Outcome[int])
