@@ -37,6 +37,8 @@ def unpost(text: str) -> None: ...
 quiet.include(App("nothing"))
 """
 
+UNDONE = "undone by unpost: WARNING lost answer -> a person decides"
+
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -54,8 +56,7 @@ def test_each_tool_has_a_line() -> None:
     assert done.stdout.splitlines() == [
         "charge_card: WARNING lost answer -> a person decides",
         "find_todos: repeated freely",
-        "post: sent again with the same key; the same action once in its tenant; "
-        "undone by unpost: WARNING lost answer -> a person decides",
+        "post: sent again with the same key; the same action once in its tenant; " + UNDONE,
         "send_mail: your yes, then once; lost answer -> find_mail is asked",
     ]
     assert "@charge_card.reconcile" in done.stderr
