@@ -21,7 +21,8 @@ def test_the_core_imports_none_of_them() -> None:
 @pytest.mark.parametrize(
     ("module", "package", "told"),
     [
-        ("existing", "pydantic_ai", "app.agent needs pydantic-ai. Run: pip install 'outlive[agents]'"),
+        ("mcp", "mcp", "MCPServer needs the package mcp. Run: pip install 'outlive[mcp]'"),
+        ("agents.existing", "pydantic_ai", "app.agent needs pydantic-ai. Run: pip install 'outlive[agents]'"),
     ],
 )
 def test_what_is_missing_is_told_with_the_command(module: str, package: str, told: str) -> None:
@@ -29,7 +30,7 @@ def test_what_is_missing_is_told_with_the_command(module: str, package: str, tol
 import sys
 sys.modules[{package!r}] = None
 try:
-    import outlive.actors.agents.{module}
+    import outlive.actors.{module}
 except Exception as error:
     print(error)
 """

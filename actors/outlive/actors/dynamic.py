@@ -73,6 +73,7 @@ def make(
     *,
     result_type: Any = Any,
     step_id: str | None = None,
+    verify: Callable[[], Awaitable[None]] | None = None,
 ) -> AnyTool:
     """Return a tool whose function takes an operation and the arguments by name; raises `RegistrationError`."""
     check_options(declared, options, arguments.schema)
@@ -99,6 +100,7 @@ def make(
             classify=options.get("classify"),
             durable=options.get("durable", ""),
             step_id=step_id,
+            verify=verify,
             reconciler=_companion(options.get("reconcile")),
             preparer=_companion(options.get("prepare")),
         )

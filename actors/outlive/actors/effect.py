@@ -28,7 +28,7 @@ from outlive.infra.clerk import read_command
 from outlive.infra.records import AttemptRow, OperationRow, Record
 from outlive.protocol import backoff, codec, paths
 from outlive.protocol.commands import Resolve
-from outlive.protocol.errors import StepFailed
+from outlive.protocol.errors import StepFailed, ToolChanged
 from outlive.protocol.operations import ErrorClass, Outcome
 from outlive.protocol.task import Failure, ReasonCode
 from outlive.protocol.tools import AnyTool, Operation
@@ -88,6 +88,7 @@ class Effect(Unique[R]):
         if lost is None or self.operation_id != operation_id:
             if (same := await self.identify()) is not None:
                 return same
+            await self._verify()
             await self.consent()
         self._lost = None
         await self._admit()
@@ -129,6 +130,17 @@ class Effect(Unique[R]):
         """The thread of an attempt that was given up has ended: tell, if it was taken not to have happened."""
         if late.returned and not self.tool.idempotent:
             self.flow.world.turned_out(attempt)
+
+    async def _verify(self) -> None:
+        """Ask nobody about a tool that is no longer what the task knows it as."""
+        if self.tool.verify is None:
+            return
+        with contextlib.suppress(Exception):  # it will be met again by the call, and by its retries
+            try:
+                async with asyncio.timeout(self.tool.timeout):
+                    await self.tool.verify()
+            except ToolChanged as error:
+                raise self.flow.outdated(self.step_id, str(error)) from error
 
     async def _not_happened(self) -> None:
         """It is known not to have happened: what the error alone would have led to follows now."""

@@ -7,6 +7,7 @@ from typing import Final
 
 from outlive.actors.classifier import classify, told_to_wait
 from outlive.protocol import backoff
+from outlive.protocol.errors import ToolChanged
 from outlive.protocol.operations import ErrorClass
 from outlive.protocol.tools import AnyTool
 
@@ -15,6 +16,7 @@ __all__ = [
     "PASSING",
     "Fail",
     "IfNot",
+    "Outdated",
     "Reaction",
     "Retry",
     "Throttle",
@@ -58,6 +60,11 @@ class Fail:
     """The step has failed for good; nothing is sent again by itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class Outdated:
+    """Pause the task: the tool is no longer what the task knows it as, and nothing was called."""
+
+
 IfNot = Retry | Throttle | Fail
 
 
@@ -72,7 +79,7 @@ class Unknown:
     if_not: IfNot
 
 
-Reaction = IfNot | Unknown
+Reaction = IfNot | Unknown | Outdated
 
 
 def react(
@@ -88,6 +95,8 @@ def react(
         now: when this one ended (aware).
         random: for the jitter.
     """
+    if isinstance(error, ToolChanged):
+        return Outdated()
     error_class = classify(error, tool.classify)
     if_nothing_happened = _unless_done(tool, error, error_class, attempt, started_at, now, random)
     if tool.read_only:

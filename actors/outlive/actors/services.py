@@ -1,5 +1,6 @@
 """What lives as long as a worker and is shared by its tasks: connections that tools open at their first use."""
 
+import contextvars
 from collections.abc import Callable, Coroutine, Hashable
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar, cast
@@ -22,6 +23,7 @@ class Services:
     def __init__(self, group: anyio.abc.TaskGroup, tools: dict[str, AnyTool]) -> None:
         self.tools: Final = tools
         self._group = group
+        self._outside = contextvars.copy_context()  # what lives on must not hold on to the task that asked for it first
         self._shared: dict[Hashable, Any] = {}
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -32,7 +34,7 @@ class Services:
 
     def start(self, serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run something beside the tasks until it ends or the worker does, which cancels it. It must not raise."""
-        self._group.start_soon(serve)
+        self._outside.copy().run(self._group.start_soon, serve)
 
 
 current: Final[ContextVar[Services | None]] = ContextVar("outlive_services", default=None)

@@ -18,7 +18,7 @@ from outlive.actors.classifier import classify
 from outlive.actors.flow import Flow, Skipped, Stopped
 from outlive.actors.history import OPERATION, call_text
 from outlive.actors.limits import Limited
-from outlive.actors.reactions import Reaction, Retry, Throttle, react
+from outlive.actors.reactions import Outdated, Reaction, Retry, Throttle, react
 from outlive.actors.threads import Late
 from outlive.infra import failpoints, happenings
 from outlive.infra.claims import Attempt, StoredFact
@@ -254,6 +254,8 @@ class ToolStep(Limited, Generic[R]):
                 await self._retry_later(error, after)
             case Throttle(until):
                 raise self._throttled(error, until) from self.cause(error)
+            case Outdated():
+                raise self._outdated(error) from self.cause(error)
             case _:
                 raise self._fail(error) from self.cause(error)
 
@@ -424,6 +426,16 @@ class ToolStep(Limited, Generic[R]):
 
     def turned_out(self, attempt: Attempt, late: Late) -> None:
         """The thread of an attempt that was given up has ended: of no account to a read-only one."""
+
+    def _outdated(self, error: BaseException) -> Stopped:
+        """The tool found out, before it called anything, that it is no longer what the task knows it as."""
+        self.flow.write(
+            Record(
+                operations=self.after_error(error),
+                attempts=(self._attempted(self.error_class(error), failure_of(error).message),), current_step=self.step_id,
+            )
+        )  # fmt: skip
+        return self.flow.outdated(self.step_id, failure_of(error).message)
 
     def succeeded(self) -> Sequence[OperationRow]:
         """What the ledger says after a call that returned: nothing of a read-only one."""

@@ -68,6 +68,15 @@ class OutcomeUnknown(ToolError):
     error_class = ErrorClass.TIMEOUT
 
 
+class ToolChanged(ToolError):
+    """The tool is no longer what the task knows it as; nothing was called. The task pauses (``version_mismatch``).
+
+    Causes: a server was deployed anew, and says other things of its tool than it did when the task began.
+    """
+
+    error_class = ErrorClass.NOT_SENT
+
+
 class InvalidArguments(ToolError):
     """The remote refused what was asked; the same again is useless.
 

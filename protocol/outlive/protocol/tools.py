@@ -5,7 +5,7 @@ and a client submits a `Kind` with its types checked.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Generic, Literal, ParamSpec, Self, TypeVar
@@ -172,6 +172,8 @@ class Tool(Generic[P, R_co]):
         rate_limit: how many calls its remote allows, counted over all workers, per tenant; None: as many as come.
         classify: names the class of an exception that `fn` raised; None leaves it to what every tool uses.
         durable: see `Durable`.
+        verify: looked at before a person is asked about a call; raises `errors.ToolChanged` where the tool is no longer
+            what the task knows it as. Any other error is left to the call.
         step_id: a chosen step id; None = counted.
         reconciler: finds out whether an effect happened whose answer was lost; returns an `operations.Outcome`.
         preparer: says what would happen, for the person who is asked; returns a text.
@@ -198,6 +200,7 @@ class Tool(Generic[P, R_co]):
     rate_limit: Limit | None = None
     classify: Callable[[BaseException], ErrorClass | None] | None = None
     durable: Durable = ""
+    verify: Callable[[], Awaitable[None]] | None = None
     step_id: str | None = None
     reconciler: Companion | None = None
     preparer: Companion | None = None
