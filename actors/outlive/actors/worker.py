@@ -159,7 +159,7 @@ class Worker:
         self._hindsight = Hindsight(Claims(self._pool, self.incarnation, ()), self._announcer, self.clock)
         self._threads = Threads(self.settings.threads)
         self._group = await stack.enter_async_context(anyio.create_task_group())
-        self._services = Services(self._group, dict(self.app.tools))
+        self._services = Services(self._group, {**_compensators(self.app), **self.app.tools})
         stack.push_async_exit(self._leave)
         self._group.start_soon(self._tree)
         self._group.start_soon(self._hindsight.run)
@@ -308,7 +308,7 @@ class Worker:
             buckets=self.buckets,
             worker=str(self.incarnation),
             signals=dict(self.app.signals),
-            tools={**_compensators(self.app), **self._services.tools},
+            tools=self._services.tools,
             turned_out=self._hindsight.succeeded,
             waived=self.settings.waived,
         )
