@@ -18,33 +18,27 @@ the tables themselves.
 import asyncio
 import contextlib
 import json
-import os
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
-import anyio
 import asyncpg
 import nats
 import psutil
 from nats.js.api import AckPolicy, ConsumerConfig, PubAck
 
+from outlive.actors.chaoskit import processes
 from outlive.actors.testing import URL_VARIABLE, FakeService, Server
-from outlive.infra import failpoints as failpoints_module
 from outlive.protocol.events import SEQ_HEADER
 
 ROOT: Final = Path(__file__).parents[2]
-READY_VARIABLE: Final = "CHAOS_READY_FD"
 
 
-class WorkerProcess:
+class WorkerProcess(processes.WorkerProcess):
     """A worker in a process of its own (`tests/chaos/worker_main.py`); `async with` starts it, waits, and kills it.
 
     Args:
@@ -64,28 +58,12 @@ class WorkerProcess:
         failpoints: str = "",
         environment: Mapping[str, str] | None = None,
     ) -> None:
+        own = {**server.environment, **({URL_VARIABLE: service.url} if service else {}), **(environment or {})}
+        super().__init__(app, own, failpoints=failpoints, cwd=ROOT)
         self.server = server
-        self._app = app
-        self._failpoints = failpoints
-        self._environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("OUTLIVE_")},
-            **server.environment,
-            **({URL_VARIABLE: service.url} if service else {}),
-            **(environment or {}),
-        }
-        self._folder = tempfile.TemporaryDirectory(prefix="outlive-worker-")
-        self._log = Path(self._folder.name, "log")
-        self._ready = -1
-        self._process: subprocess.Popen[bytes] | None = None
 
-    async def __aenter__(self) -> Self:
-        try:
-            await self.start()
-            await self.ready()
-        except BaseException:
-            await self.close()
-            raise
-        return self
+    def command(self, ready: int) -> list[str]:
+        return [sys.executable, "-m", "tests.chaos.worker_main", self._app, str(ready)]
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -93,94 +71,6 @@ class WorkerProcess:
         if error is not None:
             print(f"--- log of worker {self._app}\n{self.log[-20_000:]}")
         await self.close()
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "not started"
-        return self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def log(self) -> str:
-        """What all its processes wrote, from the first on."""
-        return self._log.read_text(errors="replace")
-
-    async def start(self) -> None:
-        """Start a process; from the main thread, whose end it does not outlive."""
-        assert not self.alive, "it runs already"
-        self._ready, ready_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        environment = {**self._environment, READY_VARIABLE: str(ready_end)}
-        if self._failpoints:
-            environment[failpoints_module.VARIABLE] = self._failpoints
-            self._failpoints = ""
-        command = [sys.executable, "-m", "tests.chaos.worker_main", self._app]
-        try:
-            with self._log.open("ab") as log:
-                self._process = subprocess.Popen(  # noqa: ASYNC220  # it dies with this thread, so this thread starts it
-                    command, cwd=ROOT, env=environment, stdout=log, stderr=log, pass_fds=[ready_end]
-                )
-        finally:
-            os.close(ready_end)
-
-    async def ready(self, within: float = 30.0) -> None:
-        """Wait until it serves.
-
-        Raises:
-            AssertionError: it ended before that (its log is in the message).
-        """
-        try:
-            with anyio.fail_after(within):
-                await anyio.wait_readable(self._ready)
-            served = os.read(self._ready, 16)
-        finally:
-            os.close(self._ready)
-        assert served, f"the worker ended with {await self.exited()} before it served:\n{self.log[-20_000:]}"
-
-    async def restart(self) -> None:
-        """Kill it if it lives, start another process, wait until that serves."""
-        if self.alive:
-            self.kill()
-        await self.exited()
-        await self.start()
-        await self.ready()
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self._send(signal.SIGKILL)
-
-    def terminate(self) -> None:
-        """SIGTERM: it should drain."""
-        self._send(signal.SIGTERM)
-
-    def stop(self) -> None:
-        """SIGSTOP: frozen, its connections stay open."""
-        self._send(signal.SIGSTOP)
-
-    def cont(self) -> None:
-        """SIGCONT."""
-        self._send(signal.SIGCONT)
-
-    async def exited(self, within: float = 30.0) -> int:
-        """Wait for its end; its return code (minus the signal's number)."""
-        assert self._process is not None, "not started"
-        with anyio.fail_after(within):
-            while (code := self._process.poll()) is None:  # noqa: ASYNC110  # the kernel tells no asyncio.Event
-                await asyncio.sleep(0.002)
-        return code
-
-    async def close(self) -> None:
-        """Kill it if it lives; forget its log."""
-        if self.alive:
-            self.kill()
-            await self.exited()
-        self._folder.cleanup()
-
-    def _send(self, number: signal.Signals) -> None:
-        assert self._process is not None, "not started"
-        self._process.send_signal(number)
 
 
 async def send(

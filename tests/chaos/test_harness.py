@@ -8,6 +8,7 @@ import asyncpg
 import nats
 import pytest
 
+from outlive.actors.chaoskit.processes import WorkerEnded
 from outlive.actors.testing import FakeService, Server
 from tests.chaos.harness import WorkerProcess, assert_effects_once, assert_progress_gapless, fetch, read_progress
 
@@ -52,7 +53,7 @@ async def test_an_effect_that_happened_twice_is_found(service: FakeService) -> N
 
 
 async def test_a_worker_that_cannot_start_says_why(shared: Server) -> None:
-    with pytest.raises(AssertionError, match="No module named 'nowhere'"):
+    with pytest.raises(WorkerEnded, match="No module named 'nowhere'"):
         async with WorkerProcess(shared, "nowhere:app"):
             pass
 

@@ -1,6 +1,6 @@
-"""A worker process for chaos tests: ``python -m tests.chaos.worker_main MODULE:NAME``, settings from ``OUTLIVE_*``.
+"""A worker process for chaos tests: ``python -m tests.chaos.worker_main MODULE:NAME FD``, settings from ``OUTLIVE_*``.
 
-Writes ``ready`` to the descriptor named in ``CHAOS_READY_FD`` when it serves; SIGTERM drains it (during its start it
+Writes ``ready`` to the descriptor when it serves; SIGTERM drains it (during its start it
 just ends), as for ``outlive worker``; on Linux it dies with the test process. `_skew` gives it a wrong wall clock on demand.
 """
 
@@ -63,7 +63,7 @@ def _skew() -> None:
 
 
 def _tell_ready() -> None:
-    descriptor = int(os.environ["CHAOS_READY_FD"])
+    descriptor = int(sys.argv[2])
     os.write(descriptor, b"ready\n")
     os.close(descriptor)
 

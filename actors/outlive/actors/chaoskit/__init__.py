@@ -1,0 +1,1 @@
+"""Proof by faults: worker processes that are killed and frozen, and what must hold whatever happens to them."""

@@ -1,0 +1,160 @@
+"""A worker in a process of its own, to be killed, frozen and let go on."""
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import anyio
+
+from outlive.infra import failpoints as points
+from outlive.protocol.errors import OutliveError
+
+READY: Final = 30.0
+"""Seconds within which a worker serves."""
+_SAID: Final = 20_000
+
+
+class WorkerEnded(OutliveError):
+    """A worker ended, or did not serve within half a minute; the message ends with what it said."""
+
+
+class WorkerProcess:
+    """A worker of an app; `async with` starts it, waits until it serves, and kills it.
+
+    Args:
+        app: ``module:name``, importable from `cwd`.
+        environment: variables besides those of this process, of whose ``OUTLIVE_*`` it gets none.
+        failpoints: as in ``OUTLIVE_FAILPOINTS``, for its first process; one that is started again has none.
+        cwd: where it runs; None is here.
+    """
+
+    def __init__(
+        self, app: str, environment: Mapping[str, str], *, failpoints: str = "", cwd: Path | None = None
+    ) -> None:
+        self._app = app
+        self._failpoints = failpoints
+        self._cwd = cwd
+        others = {name: value for name, value in os.environ.items() if not name.startswith("OUTLIVE_")}
+        self._environment = {**others, **environment}
+        self._folder = tempfile.TemporaryDirectory(prefix="outlive-worker-")
+        self._log = Path(self._folder.name, "log")
+        self._ready = -1
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+            await self.ready()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def command(self, ready: int) -> list[str]:
+        """Return the command line; it writes to the descriptor `ready` when it serves, and ends with this process."""
+        worker = ["outlive.actors", "worker", self._app, "--log-text", "--crew", str(os.getpid()), str(ready)]
+        return [sys.executable, "-P", "-m", *worker]
+
+    @property
+    def pid(self) -> int:
+        """The process id of its latest process."""
+        return self._started.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs (a frozen one does)."""
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def log(self) -> str:
+        """What all its processes wrote, from the first on."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    async def start(self) -> None:
+        """Start a process; from the main thread, whose end it does not outlive."""
+        assert not self.alive, "it runs already"
+        self._ready, theirs = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        armed = {points.VARIABLE: self._failpoints} if self._failpoints else {}
+        self._failpoints = ""
+        try:
+            with self._log.open("ab") as log:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self.command(theirs), cwd=self._cwd, env={**self._environment, **armed}, pass_fds=[theirs],
+                    stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
+                    start_new_session=True,  # a terminal's Ctrl-C is for whoever started it
+                )  # fmt: skip
+        finally:
+            os.close(theirs)
+
+    async def ready(self, within: float = READY) -> None:
+        """Wait until it serves.
+
+        Raises:
+            WorkerEnded: it ended before that, or took longer than `within` seconds.
+        """
+        served = b""
+        try:
+            with anyio.move_on_after(within):
+                await anyio.wait_readable(self._ready)
+                served = os.read(self._ready, 16)
+        finally:
+            os.close(self._ready)
+        if not served:
+            raise WorkerEnded(f"worker {self.pid} of {self._app} does not serve. It said:\n{self.log[-_SAID:]}")
+
+    async def restart(self) -> None:
+        """Kill it if it lives, start another process, wait until that serves."""
+        if self.alive:
+            self.kill()
+        await self.exited()
+        await self.start()
+        await self.ready()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._started.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """SIGTERM: it should drain."""
+        self._started.send_signal(signal.SIGTERM)
+
+    def stop(self) -> None:
+        """SIGSTOP: frozen, its connections stay open."""
+        self._started.send_signal(signal.SIGSTOP)
+
+    def cont(self) -> None:
+        """SIGCONT."""
+        self._started.send_signal(signal.SIGCONT)
+
+    async def exited(self, within: float = READY) -> int:
+        """Wait for its end; its return code (minus the signal's number).
+
+        Raises:
+            TimeoutError: it has not ended within so many seconds.
+        """
+        with anyio.fail_after(within):
+            return await self._started.wait()
+
+    async def close(self) -> None:
+        """Kill it if it lives; forget its log."""
+        with anyio.CancelScope(shield=True):
+            if self.alive:
+                self.kill()
+                await self.exited()
+            self._folder.cleanup()
+
+    @property
+    def _started(self) -> asyncio.subprocess.Process:
+        assert self._process is not None, "not started"
+        return self._process
