@@ -13,6 +13,8 @@ from outlive.protocol.tools import AnyKind, AnyTool, Kind, Signal
 if TYPE_CHECKING:
     from pydantic_ai import Agent
 
+    from outlive.actors.agents.agent import Toolset
+
 T = TypeVar("T")
 
 
@@ -86,7 +88,7 @@ class App:
         *,
         model: Any,
         instructions: str = "",
-        tools: Sequence[AnyTool | AnyKind] = (),
+        tools: "Sequence[AnyTool | AnyKind | Toolset]" = (),
         output: type[T],
         **options: Any,
     ) -> DeclaredKind[[str], T]: ...
@@ -97,7 +99,7 @@ class App:
         *,
         model: Any,
         instructions: str = "",
-        tools: Sequence[AnyTool | AnyKind] = (),
+        tools: "Sequence[AnyTool | AnyKind | Toolset]" = (),
         output: Any = str,
         **options: Any,
     ) -> DeclaredKind[[str], Any]: ...
@@ -110,8 +112,8 @@ class App:
             agent: the name of the kind; or an agent of pydantic-ai as it is, whose requests and tool calls then
                 are steps (options as for `outlive.actors.agents.existing.declare_existing`).
             options: ``model``: ``provider:name`` or a model of pydantic-ai. ``instructions``: what the model is told
-                besides the rules of every agent. ``tools``: what it may call: tools of this app or of others, and
-                kinds, which run as child tasks. ``output``: the type of the result. The others are the attributes
+                besides the rules of every agent. ``tools``: what it may call: tools of this app or of others,
+                kinds, which run as child tasks, and MCP servers. ``output``: the type of the result. The others are the attributes
                 of `outlive.actors.agents.Agent`: mode, settings, context_tokens, plans, on_change, ...
 
         Raises:

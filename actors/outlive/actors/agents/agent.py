@@ -5,7 +5,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 from pydantic_ai.models import Model
@@ -24,7 +24,7 @@ from outlive.protocol import codec, ids
 from outlive.protocol.arguments import Arguments
 from outlive.protocol.budget import Budget
 from outlive.protocol.policy import NO_BUDGET
-from outlive.protocol.tools import RetryPolicy, Tool
+from outlive.protocol.tools import AnyTool, Kind, RetryPolicy, Tool
 
 if TYPE_CHECKING:
     from outlive.actors.app import App
@@ -42,6 +42,14 @@ _WORDS: Final = {
     reading.ASK: "Ask a person what only a person can tell. The task waits for the answer.",
     reading.RECALL: "Show the stored result of an earlier step again, from a character on.",
 }
+
+
+class Toolset(Protocol):
+    """Tools that are known when a task begins: an MCP server."""
+
+    def tools(self, task: Task) -> Awaitable[Mapping[str, AnyTool]]:
+        """List them, in a step."""
+        ...
 
 
 PATIENT: Final = RetryPolicy(max_attempts=8, base=1.0, cap=60.0)
@@ -74,6 +82,7 @@ class Agent:
         instructions: the author's.
         description: what other agents are told that may give it a goal.
         tools: by name; a kind among them is run as a child task.
+        servers: MCP servers, whose tools come to these when a task begins.
         output: the argument ``output`` of ``finish``.
         mode: how decisions are expressed.
         settings: for the model, as pydantic-ai knows them.
@@ -97,6 +106,7 @@ class Agent:
     instructions: str
     description: str = ""
     tools: Mapping[str, Ability]
+    servers: Sequence[Toolset] = ()
     output: Arguments
     mode: Mode = "tools"
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -111,7 +121,7 @@ class Agent:
     timeout: float = 120.0
     retries: RetryPolicy = PATIENT
     stream: bool = False
-    _resolved: dict[str, Model] = field(default_factory=dict[str, Model], init=False, repr=False, compare=False)
+    _resolved: dict[str, Model] = field(default_factory=dict[str, Model], repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "output_tokens", int(self.settings.get("max_tokens", self.output_tokens)))
@@ -218,7 +228,7 @@ def declare(agent: Agent) -> DeclaredKind[[str], Any]:
     from outlive.actors.agents.loop import Run  # noqa: PLC0415  # it needs this module
 
     async def perform(task: Task, goal: str) -> Any:
-        return await Run(agent, task, goal).run()
+        return await Run(await equipped(agent, task), task, goal).run()
 
     perform.__doc__ = agent.description or f"Give a goal to {agent.name}: it works on it by itself."
     goal = inspect.Parameter("goal", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str)
@@ -232,6 +242,14 @@ def declare(agent: Agent) -> DeclaredKind[[str], Any]:
         title=f"{agent.name}: {{goal}}",
         plans=True,
     )
+
+
+async def equipped(agent: Agent, task: Task) -> Agent:
+    """Return the agent with the tools of its servers: each lists them in a step, so they are the same on every run."""
+    tools = dict(agent.tools)
+    for server in agent.servers:
+        tools.update((tool.name, tool) for tool in (await server.tools(task)).values())
+    return dataclasses.replace(agent, tools=tools, servers=()) if agent.servers else agent
 
 
 def output_of(name: str, output: Any) -> Arguments:
@@ -250,17 +268,19 @@ def put(
     *,
     model: Any,
     instructions: str = "",
-    tools: Sequence[Ability] = (),
+    tools: Sequence[Ability | Toolset] = (),
     output: Any = str,
     **options: Any,
 ) -> DeclaredKind[[str], Any]:
     """Put an agent into an app: see `App.agent`."""
+    own = [tool for tool in tools if isinstance(tool, Tool | Kind)]
+    servers = [tool for tool in tools if not isinstance(tool, Tool | Kind)]
     agent = Agent(
-        name=name, model=model, instructions=instructions, tools={tool.name: tool for tool in tools},
+        name=name, model=model, instructions=instructions, tools={tool.name: tool for tool in own}, servers=servers,
         output=output_of(name, output), **options,
     )  # fmt: skip
     kind = declare(agent)
-    app.add(*tools, agent.asking(_nobody), kind)
+    app.add(*own, agent.asking(_nobody), kind)
     return kind
 
 
