@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import pytest
 
+from outlive.actors.ends import WorkerUnhealthy
 from outlive.actors.testing import Server
-from outlive.actors.worker import Worker, WorkerUnhealthy
+from outlive.actors.worker import Worker
 from outlive.infra import failpoints
 from outlive.infra.bus import Bus, Disconnected
 from outlive.infra.database import Unreachable

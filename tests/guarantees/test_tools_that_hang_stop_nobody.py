@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from outlive.actors import App, Operation, Outcome, RetryPolicy, StepFailed, Task
+from outlive.actors.ends import WorkerWornOut
 from outlive.actors.testing import Server
-from outlive.actors.worker import Worker, WorkerWornOut
+from outlive.actors.worker import Worker
 from outlive.protocol.commands import Resolve
 from outlive.protocol.task import ReasonCode
 from tests.actors.scene import attempts, ledger, row_soon, serving, soon, told

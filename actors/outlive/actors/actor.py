@@ -20,10 +20,10 @@ import msgspec
 import structlog
 
 from outlive.actors import compensation, context
+from outlive.actors.failures import failure_of, fits, printable
 from outlive.actors.flow import Flow, Stopped
 from outlive.actors.mailbox import Mailbox
 from outlive.actors.places import Branch, branch
-from outlive.actors.step import failure_of, fits, printable
 from outlive.actors.supervision import unwrap
 from outlive.actors.task import Restart, Task
 from outlive.actors.world import World

@@ -17,9 +17,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from outlive.actors.consent import pos, taken
+from outlive.actors.failures import given_up
 from outlive.actors.flow import Flow
 from outlive.actors.reactions import IfNot, Reaction, Retry, Unknown
-from outlive.actors.step import given_up
 from outlive.actors.threads import Late
 from outlive.actors.unique import Found, Unique
 from outlive.infra import failpoints

@@ -18,7 +18,7 @@ import anyio.abc
 import structlog
 
 from outlive.actors.actor import Actor, Crash, Ending
-from outlive.actors.step import failure_of
+from outlive.actors.failures import failure_of
 from outlive.actors.world import World
 from outlive.infra import database, sql
 from outlive.infra.claims import PROBATION, Claimed, Claims

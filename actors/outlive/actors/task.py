@@ -13,10 +13,11 @@ import anyio
 from outlive.actors import planning
 from outlive.actors.agreement import ApproveAll
 from outlive.actors.effect import Effect
+from outlive.actors.failures import printable
 from outlive.actors.flow import Flow, Stopped
 from outlive.actors.places import Branch, branch
 from outlive.actors.question import Question
-from outlive.actors.step import ToolStep, printable
+from outlive.actors.step import ToolStep
 from outlive.actors.waiting import Child, SignalWait, Sleep
 from outlive.infra import happenings
 from outlive.infra.records import Record, State

@@ -11,9 +11,10 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from outlive.actors.failures import given_up
 from outlive.actors.flow import Flow, Skipped
 from outlive.actors.history import call_text
-from outlive.actors.step import SHORT, given_up
+from outlive.actors.step import SHORT
 from outlive.infra import happenings
 from outlive.infra.claims import Mail, StoredFact
 from outlive.infra.records import AnswerRow, ChildRow, Fact, Record, State

@@ -24,6 +24,7 @@ import structlog
 
 from outlive.actors import services
 from outlive.actors.app import App
+from outlive.actors.ends import WorkerUnhealthy, WorkerWornOut
 from outlive.actors.hindsight import Hindsight
 from outlive.actors.services import Services
 from outlive.actors.supervision import ChildSpec, rest_for_one, unwrap
@@ -69,28 +70,12 @@ say that it was fenced."""
 
 WorkerFenced = Fenced
 
-
-class WorkerWornOut(RuntimeError):
-    """Too many threads of synchronous tools hang beyond their timeout: the worker has drained, and wants to be started anew.
-
-    A thread cannot be stopped; the end of its process ends it. See ``OUTLIVE_ABANDONED_THREADS``.
-    """
-
-
 _VERSION: Final = metadata.version("outlive")  # reads files, so once and early
 
 _log = structlog.get_logger("outlive.worker")
 _wake_due: Final = msgspec.json.Decoder(dict[str, bool])
 _pauses: Final = msgspec.json.Decoder(list[Pause])
 _wake_keys: Final = msgspec.json.Decoder(list[tuple[str, str]])
-
-
-class WorkerUnhealthy(RuntimeError):
-    """The worker could not do its work for too long and has let go of it.
-
-    Causes: Postgres or NATS out of reach for longer than ``OUTLIVE_PATIENCE``, or a service that stands still although
-    they answer; the message lists what was overdue.
-    """
 
 
 class Worker:

@@ -1,6 +1,5 @@
 """The client of other services: submit tasks, steer them, ask about them, wait for them. It needs NATS alone."""
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any, Final, NamedTuple, ParamSpec, Self, TypeVar, cast, overl
 
 import msgspec
 from anyio import to_thread
-from nats.aio.msg import Msg
 
 from outlive.infra import embedded, export, reader, statistics
 from outlive.infra.bus import Bus
@@ -247,21 +245,8 @@ class Client:
         Only agents that stream send it. Facts come by `events`.
         """
         ids.check("task_id", task_id)
-        queue: asyncio.Queue[bytes] = asyncio.Queue()
-
-        async def came(message: Msg) -> None:
-            queue.put_nowait(message.data)
-
-        subscription = await self._connected.bus.subscribe(self._subjects.tokens(self.tenant, task_id), came)
-
-        async def heard() -> AsyncIterator[Tokens]:
-            while True:
-                yield codec.decode(await queue.get(), Tokens)
-
-        try:
-            yield heard()
-        finally:
-            await subscription.unsubscribe()
+        async with reader.listen(self._connected.bus, self._subjects.tokens(self.tenant, task_id)) as bodies:
+            yield (codec.decode(body, Tokens) async for body in bodies)
 
     # -- commands
 

@@ -8,7 +8,7 @@ killed: there is no consumer, only the subscription, and it ends with its connec
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Final, TypeAlias
 
 import anyio
@@ -263,3 +263,22 @@ def _number(message: Msg) -> int:
 
 def _stream_sequence(message: Msg) -> int:
     return int((message.headers or {})["Nats-Sequence"])
+
+
+@contextlib.asynccontextmanager
+async def listen(bus: Bus, subject: str) -> AsyncGenerator[AsyncIterator[bytes]]:
+    """Hear what is published on a subject from now on, over every reconnect; nothing is stored, gaps are possible."""
+    queue: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def came(message: Msg) -> None:
+        queue.put_nowait(message.data)
+
+    async def bodies() -> AsyncIterator[bytes]:
+        while True:
+            yield await queue.get()
+
+    subscription = await bus.subscribe(subject, came)
+    try:
+        yield bodies()
+    finally:
+        await subscription.unsubscribe()

@@ -6,10 +6,10 @@ from outlive.actors.agents.decisions import Decided, Usage
 from outlive.actors.agents.spending import Spending
 from outlive.actors.agents.versions import Version, describe
 from outlive.actors.effect import Effect
+from outlive.actors.failures import printable
 from outlive.actors.flow import Flow
 from outlive.actors.history import call_text
 from outlive.actors.reactions import Reaction
-from outlive.actors.step import printable
 from outlive.protocol import codec
 from outlive.protocol.operations import ErrorClass
 from outlive.protocol.task import Reason, ReasonCode

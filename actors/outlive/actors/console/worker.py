@@ -18,7 +18,8 @@ from outlive.actors.app import App
 from outlive.actors.chaos import Chaos
 from outlive.actors.console import apps, codes, failures, interrupt
 from outlive.actors.console.options import Given, client_options, dsn_option, pass_given
-from outlive.actors.worker import Worker, WorkerFenced, WorkerUnhealthy, WorkerWornOut
+from outlive.actors.ends import WorkerUnhealthy, WorkerWornOut
+from outlive.actors.worker import Worker, WorkerFenced
 from outlive.infra import embedded
 from outlive.infra.settings import Settings
 
