@@ -9,6 +9,7 @@ Steps that undo are called ``undo-4`` and lie in the history like any other; wha
 """
 
 import asyncio
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -226,3 +227,8 @@ def _undoes(one: LedgerEntry) -> bool:
 
 def _ended_at(one: LedgerEntry) -> datetime:
     return one.ended_at or one.started_at
+
+
+def compensators(tools: Iterable[AnyTool]) -> dict[str, AnyTool]:
+    """Return the tools that undo these, by name."""
+    return {tool.compensator.name: tool.compensator for tool in tools if tool.compensator is not None}

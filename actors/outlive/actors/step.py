@@ -7,9 +7,9 @@ afterwards outcome, result, checkpoint and progress become durable together. A r
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, Literal, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -20,6 +20,7 @@ from outlive.actors.flow import Flow, Skipped, Stopped
 from outlive.actors.history import OPERATION, call_text
 from outlive.actors.limits import Limited
 from outlive.actors.reactions import Outdated, Reaction, Retry, Throttle, react
+from outlive.actors.runnable import Known, Runnable
 from outlive.actors.threads import Late
 from outlive.infra import failpoints, happenings
 from outlive.infra.claims import Attempt, StoredFact
@@ -38,34 +39,6 @@ SHORT: Final = 200
 
 REPORT_PAUSE: Final = 0.5
 """Seconds between two reports of one tool that are passed on."""
-
-
-class Runnable(Protocol):
-    """A function of a user: a tool, its reconciler, its preview."""
-
-    @property
-    def fn(self) -> Callable[..., Any]:
-        """As written."""
-        ...
-
-    @property
-    def is_async(self) -> bool:
-        """True when it returns an awaitable."""
-        ...
-
-    @property
-    def takes_operation(self) -> bool:
-        """True when it wants an `Operation` first."""
-        ...
-
-
-class Known(Protocol[R_co]):
-    """A result that is known without a call."""
-
-    @property
-    def value(self) -> R_co:
-        """The result."""
-        ...
 
 
 class ToolStep(Limited, Generic[R]):

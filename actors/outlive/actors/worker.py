@@ -24,6 +24,7 @@ import structlog
 
 from outlive.actors import services
 from outlive.actors.app import App
+from outlive.actors.compensation import compensators
 from outlive.actors.ends import WorkerUnhealthy, WorkerWornOut
 from outlive.actors.hindsight import Hindsight
 from outlive.actors.services import Services
@@ -53,7 +54,6 @@ from outlive.infra.settings import Settings
 from outlive.protocol import ids
 from outlive.protocol.restart import Intensity
 from outlive.protocol.subjects import Subjects
-from outlive.protocol.tools import AnyTool
 
 FLUSH: Final = 2.0
 """Seconds at the end for what is durable to be published."""
@@ -144,7 +144,7 @@ class Worker:
         self._hindsight = Hindsight(Claims(self._pool, self.incarnation, ()), self._announcer, self.clock)
         self._threads = Threads(self.settings.threads)
         self._group = await stack.enter_async_context(anyio.create_task_group())
-        self._services = Services(self._group, {**_compensators(self.app), **self.app.tools})
+        self._services = Services(self._group, {**compensators(self.app.tools.values()), **self.app.tools})
         stack.push_async_exit(self._leave)
         self._group.start_soon(self._tree)
         self._group.start_soon(self._hindsight.run)
@@ -496,7 +496,3 @@ async def _until_cancelled(subscription: Any) -> None:
     finally:
         with anyio.CancelScope(shield=True), contextlib.suppress(BusError):
             await subscription.unsubscribe()
-
-
-def _compensators(app: App) -> dict[str, AnyTool]:
-    return {tool.compensator.name: tool.compensator for tool in app.tools.values() if tool.compensator is not None}
