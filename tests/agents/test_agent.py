@@ -262,13 +262,13 @@ async def test_steps_are_decisions_and_calls(server: Server) -> None:
 
     names = [name for _, name, status in await steps(server, "goal-9") if status == "completed"]
     assert names == [
-        "reader-decides",
-        "reader-decides",
+        "reader__model.request",
+        "reader__model.request",
         "list_files",
-        "reader-decides",
+        "reader__model.request",
         "read_file",
         "read_file",
-        "reader-decides",
+        "reader__model.request",
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from outlive.protocol import steps
+from outlive.protocol import keys, steps
 from outlive.protocol.operations import OperationStatus
 
 EffectOutcome: TypeAlias = Literal[
@@ -111,7 +111,7 @@ def summarize(ledger: Sequence[Entry], details: Mapping[Key, str] | None = None)
     effects: dict[EffectOutcome, list[EffectSummary]] = {outcome: [] for outcome in _ORDER}
     counts: dict[EffectOutcome, int] = {}
     for one in ledger:
-        if steps.is_undo(one.step_id):
+        if steps.is_undo(one.step_id) or keys.is_request(one.name):
             continue
         outcome = outcome_of(one, undoing.get(steps.undo(one.step_id, one.operation_id)))
         counts[outcome] = counts.get(outcome, 0) + 1

@@ -5,6 +5,7 @@ from typing import Final
 
 KEY_LENGTH: Final = 200
 
+_REQUEST: Final = "__model.request"
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "operation.outlive")
 
 
@@ -22,6 +23,16 @@ def split_operation(operation_id: str) -> tuple[str, str]:
 def short(step_id: str, operation_id: str) -> str:
     """Return the shortest name of an operation in a command: `split_operation` gives its parts back."""
     return step_id if operation_id == "1" else f"{step_id}:{operation_id}"
+
+
+def request_name(agent: str) -> str:
+    """Return the name under which an agent's requests to its model stand in the ledger."""
+    return f"{agent}{_REQUEST}"
+
+
+def is_request(name: str) -> bool:
+    """True for a request to a model: it changes nothing but the bill. No tool of a user can have such a name."""
+    return name.endswith(_REQUEST)
 
 
 def operation_uuid(key: str) -> str:

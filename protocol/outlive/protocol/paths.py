@@ -5,6 +5,7 @@ Recovery acts by `after_lost_answer`, and ``outlive check`` prints `describe_pat
 
 from typing import Any, Final, Literal, TypeAlias
 
+from outlive.protocol import keys
 from outlive.protocol.tools import AnyTool
 
 Path: TypeAlias = Literal["send_again", "ask", "person"]
@@ -41,6 +42,8 @@ def _whole(tool: AnyTool) -> str:
 
 
 def _path(tool: AnyTool) -> str:
+    if keys.is_request(tool.name):
+        return f"{tool.name}: asked again when its answer is lost; the lost one may have been paid"
     if tool.read_only:
         return f"{tool.name}: repeated freely"
     consent = _consent(tool.requires_approval)

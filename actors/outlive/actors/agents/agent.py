@@ -20,7 +20,7 @@ from outlive.actors.agents.versions import OnChange, Version
 from outlive.actors.kind import DeclaredKind
 from outlive.actors.signature import RegistrationError
 from outlive.actors.task import Task
-from outlive.protocol import codec, ids
+from outlive.protocol import codec, ids, keys
 from outlive.protocol.arguments import Arguments
 from outlive.protocol.budget import Budget
 from outlive.protocol.policy import NO_BUDGET
@@ -183,7 +183,7 @@ class Agent:
                 inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=Outline),
             ]
         )
-        name = f"{self.name}-decides"
+        name = keys.request_name(self.name)
         return Asking(
             name=name, fn=ask, arguments=Arguments(name, signature), result_type=Decided, read_only=False, idempotent=True,
             takes_operation=True, is_async=True, title="decision {number}", timeout=self.timeout, retries=self.retries,

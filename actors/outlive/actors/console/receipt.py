@@ -45,23 +45,20 @@ def receipt(given: Given, task_id: str) -> None:
     """Show what a task did to the world: each effect with key, arguments, attempts, approval and outcome."""
     task, ledger = ask(given, lambda client: _ledger(client, task_id))
     ledger.operations.sort(key=lambda one: one.started_at)
+    effects = [*_effects(task, ledger)]
     if given.as_json:
-        whole = {
-            "task_id": task_id,
-            "status": task.status,
-            "effects": [*_effects(task, ledger)],
-            "models": task.spending,
-        }
-        output.emit(whole)
+        output.emit({"task_id": task_id, "status": task.status, "effects": effects, "models": task.spending})
         return
     console = output.console()
     console.print(Text.assemble(f"{task_id}  {task.kind}  ", output.status(task.status)))
     if task.spending is not None:
         console.print(f"models: {output.spending(task.spending)}")
-    for effect in _effects(task, ledger):
+    elif requests := sum(keys.is_request(one.name) for one in ledger.operations):
+        console.print(f"models: {output.count(requests, 'request')}")
+    for effect in effects:
         console.print(Text.assemble("\n", (f"{effect['name']} ({_place(effect['operation_id'])})", "bold")))
         console.print(output.fields(_shown(effect)), soft_wrap=False)
-    if not ledger.operations:
+    if not effects:
         output.say("it has changed nothing outside")
 
 
@@ -74,6 +71,8 @@ def _effects(task: TaskRecord, ledger: OperationPage) -> Iterable[dict[str, Any]
     undoing = {one.step_id: one for one in ledger.operations if steps.is_undo(one.step_id)}
     undone = {steps.undo(one.step_id, one.operation_id): one for one in ledger.operations}
     for one in ledger.operations:
+        if keys.is_request(one.name):
+            continue  # it changes nothing but the bill
         undo, original = undoing.get(steps.undo(one.step_id, one.operation_id)), undone.get(one.step_id)
         entry = Entry(one.step_id, one.operation_id, one.name, one.status)
         yield {
