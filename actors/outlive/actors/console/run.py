@@ -9,7 +9,7 @@ import msgspec
 
 from outlive.actors.console import apps, bars, codes, interrupt, output, servers
 from outlive.actors.console.fleet import Fleet
-from outlive.actors.console.following import Follower
+from outlive.actors.console.following import Follower, somebody_looks
 from outlive.actors.console.options import Given, by_option, client_options, dsn_option, pass_given
 from outlive.actors.console.submit import Order, order_options
 from outlive.infra.client import Client
@@ -29,7 +29,7 @@ def run(given: Given, /, app: str, by: str, **order: Any) -> int:
     """
     apps.find(app)
     wanted = Order.read(**order)
-    code = interrupt.run(lambda asked: _run(given, app, by, wanted, asked))
+    code = interrupt.run(lambda asked: follow_own(given, app, by, wanted, asked))
     if code not in (codes.DONE, codes.FAILED):
         task = ["--task-id", wanted.task_id, "--input", msgspec.json.encode(wanted.input).decode()]
         wishes = ["all"] if wanted.requires_approval is True else wanted.requires_approval or []
@@ -41,7 +41,8 @@ def run(given: Given, /, app: str, by: str, **order: Any) -> int:
     return code
 
 
-async def _run(given: Given, app: str, by: str, order: Order, asked: interrupt.Interrupt) -> int:
+async def follow_own(given: Given, app: str, by: str, order: Order, asked: interrupt.Interrupt) -> int:
+    """Run a task with servers and a worker of its own, and follow it: to its end, or to a person's turn if nobody looks."""
     code = codes.FAILED
     settings = given.settings()
     with bars.choose(as_json=given.as_json) as view:
@@ -55,6 +56,6 @@ async def _run(given: Given, app: str, by: str, order: Order, asked: interrupt.I
                 await fleet.ready.wait()
                 handle = await order.submit(client)
                 view.doing(f"task {handle.task_id}")
-                code = await Follower(client, view, stay=False).follow({handle.task_id: 1})
+                code = await Follower(client, view, stay=somebody_looks() and not given.as_json).follow({handle.task_id: 1})
                 group.cancel_scope.cancel()
     return code
