@@ -88,8 +88,8 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ),
     (
         {"owner": "x"}, HELD | {"until": START, "alive": 0, "deaths": 2},
-        ("Its worker (4711 on here, epoch 3) is dead or does not answer. No worker is alive. Start one: outlive worker APP "
-        "Whoever ran it died 2 times since its last completed step."),
+        ("Whoever ran it died 2 times since its last completed step. Its worker (4711 on here, epoch 3) is dead or does not "
+        "answer. No worker is alive. Start one: outlive worker APP"),
     ),
     (
         {"status": "paused", "reasons": [PAUSED]}, {},

@@ -167,7 +167,9 @@ class Actor:
             self._goes_on()
         if self.flow.status is Status.QUEUED:
             self.flow.status = Status.RUNNING
-            started = happenings.status(self.claim, self._now(), Status.RUNNING, f"Started: {self._title()}.")
+            started = happenings.status(
+                self.claim, self._now(), Status.RUNNING, f"Started: {self._title().removesuffix('.')}."
+            )
             self.flow.write(
                 Record(facts=(started,), state=State(status="running", code_version=self._kind.code_version))
             )
@@ -401,7 +403,7 @@ class Actor:
     async def _paused(self) -> Ending:
         """Write the reasons and let go; a resume or cancel that came in between is honoured by whoever is next."""
         now, reasons = self._now(), [*self.flow.standing, *self.flow.reasons]
-        message = "; ".join(dict.fromkeys(reason.message or str(reason.reason) for reason in reasons))
+        message = "; ".join(dict.fromkeys(reason.headline for reason in reasons))
         facts: tuple[Fact, ...] = ()
         if self.flow.status is not Status.PAUSED:
             facts = (happenings.status(self.claim, now, Status.PAUSED, f"Paused: {message}", reasons=reasons),)
@@ -441,7 +443,7 @@ class Actor:
     def _ask_person(self, record: Record) -> None:
         """Nothing goes on until a person acts: the task is let go as paused."""
         now, reasons = self._now(), list(self.flow.standing)
-        message = "; ".join(dict.fromkeys(reason.message or str(reason.reason) for reason in reasons))
+        message = "; ".join(dict.fromkeys(reason.headline for reason in reasons))
         self.flow.status = Status.PAUSED
         record.facts = (happenings.status(self.claim, now, Status.PAUSED, f"Paused: {message}", reasons=reasons),)
         assert record.state is not None

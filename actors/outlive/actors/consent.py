@@ -121,9 +121,10 @@ class Consented(ToolStep[R]):
         if self.tool.preparer is None:
             return shown
         try:
-            return f"{shown}: {await self.run(self.tool.preparer)}"
+            preview = str(await self.run(self.tool.preparer))
         except Exception as error:  # noqa: BLE001  # a preview may fail in any way; the question stands all the same
             return f"{shown} (no preview: {self.failure(error).message})"
+        return f"{shown}:\n{preview}" if "\n" in preview else f"{shown}: {preview}"
 
     def _refused(self, letter: Mail | None, status: str, message: str) -> StepFailed:
         """Record a no. Returns what is raised now and on every resume."""

@@ -61,22 +61,23 @@ def doing(
 def explain(task: TaskRecord, seen: Circumstances) -> str:
     """Return one paragraph: why, since when, who holds it, what happens next, what a person could do."""
     sentences = [_opening(task, seen)]
+    if task.plan is not None:
+        sentences.append(_plan(task.plan))
+    if seen.deaths and task.status not in FINAL:
+        times = "once" if seen.deaths == 1 else f"{seen.deaths} times"
+        sentences.append(f"Whoever ran it died {times} since its last completed step.")
     if task.cancelling and task.status not in FINAL:
         undone = ", and what it did is undone, newest first" if task.compensating else ""
         sentences.append(f"A cancel is in progress: no further step starts{undone}.")
     if task.status in FINAL:
         sentences.append(_ended(task))
     elif task.status is Status.PAUSED:
-        sentences += _paused(task.reasons) or ["It has no reason left and goes on by itself within a second."]
+        paused = "\n".join(map(_reason, task.reasons))  # each ends with a command to copy
+        sentences += [paused or "It has no reason left and goes on by itself within a second."]
     elif task.owner is not None:
         sentences += _held(task, seen)
     else:
         sentences += _unheld(task, seen)
-    if task.plan is not None:
-        sentences.append(_plan(task.plan))
-    if seen.deaths and task.status not in FINAL:
-        times = "once" if seen.deaths == 1 else f"{seen.deaths} times"
-        sentences.append(f"Whoever ran it died {times} since its last completed step.")
     return " ".join(sentences)
 
 
@@ -104,13 +105,9 @@ def _ended(task: TaskRecord) -> str:
     return "It has ended: nothing runs any more."
 
 
-def _paused(reasons: list[Reason]) -> list[str]:
-    return [_reason(reason) for reason in reasons]
-
-
 def _reason(reason: Reason) -> str:
     step = f" at step {reason.step_id}" if reason.step_id else ""
-    message = f": {reason.message.rstrip('.')}" if reason.message else ""
+    message = f": {reason.headline.rstrip('.')}" if reason.message else ""
     until = f" This wait ends by itself at {_time(reason.until)}." if reason.until else ""
     return (
         f"It waits because of {reason.reason.replace('_', ' ')}{step} since {_time(reason.since)}{message}.{until} "

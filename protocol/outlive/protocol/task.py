@@ -62,6 +62,11 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     until: datetime | None = None
     choices: list[str] = []
 
+    @property
+    def headline(self) -> str:
+        """The first line of the message, without a preview that follows it; the code where there is none."""
+        return self.message.partition("\n")[0].removesuffix(":") or str(self.reason)
+
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which versions made the task's state."""

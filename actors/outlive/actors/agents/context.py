@@ -161,8 +161,15 @@ def fence(done: Done, *, start: int = 0, length: int = PAGE) -> str:
     piece = done.text[start : start + length]
     end = start + len(piece)
     more = f' shown="{start} to {end} of {whole} characters; recall({done.step}, start={end}) gives more"'
-    mark = f'<result step="{done.step}" tool="{done.tool}"{"" if done.ok else " failed"}{more if end < whole else ""}>'
+    failed = "" if done.ok else " failed"
+    call = f' call="{_attribute(done.call)}"' if done.call else ""
+    mark = f'<result step="{done.step}" tool="{done.tool}"{failed}{call}{more if end < whole else ""}>'
     return f"{mark}\n{_defused(piece)}\n</result>"
+
+
+def _attribute(text: str) -> str:
+    """Make a text fit into a mark: it cannot end it."""
+    return text.replace("\n", " ").replace('"', "'").replace("<", "(").replace(">", ")")
 
 
 def _defused(text: str) -> str:

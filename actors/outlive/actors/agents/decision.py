@@ -1,8 +1,10 @@
 """The request to a model as a step: reserved, intended, made, settled."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
-from outlive.actors.agents.decisions import Decided, Usage
+from outlive.actors.agents.decisions import Call, Decided, Usage
+from outlive.actors.agents.reading import Ability
 from outlive.actors.agents.spending import Spending
 from outlive.actors.agents.versions import Version, describe
 from outlive.actors.effect import Effect
@@ -24,23 +26,24 @@ _FREE: Final = frozenset({
 class Decision(Effect[Decided]):
     """The request to a model as a step."""
 
-    __slots__ = ("_before", "_model", "_most", "_spending")
+    __slots__ = ("_before", "_model", "_most", "_spending", "_tools")
 
     def __init__(
         self, flow: Flow, step_id: str, tool: AnyTool, bound: dict[str, Any], before: Version | None,
-        spending: Spending, most: Usage,
+        spending: Spending, most: Usage, tools: Mapping[str, Ability],
     ) -> None:  # fmt: skip
-        """See `Effect`; `before` is what the last decision was made with, `most` what this request may use."""
+        """See `Effect`; `before` is what the last decision was made with, `most` what this request may use, `tools` the agent's."""
         super().__init__(flow, step_id, tool, bound)
         self._before = before
         self._spending = spending
         self._model: str = bound["model"]
         self._most = most
+        self._tools = tools
 
     def told(self, value: Decided) -> str:
         """Say what was decided."""
         parts = ["a plan"] if value.plan is not None else []
-        parts += [call_text(call.tool, codec.encode(call.arguments)) for call in value.calls[:3]]
+        parts += [self._call(call) for call in value.calls[:3]]
         parts += [f"{len(value.calls) - 3} more calls"] if len(value.calls) > 3 else []
         parts += ["a question to a person"] if value.question is not None else []
         parts += [f"to look at step {recall.step} again" for recall in value.recalls]
@@ -48,6 +51,11 @@ class Decision(Effect[Decided]):
         now = Version(value.model, value.prompt, "")
         changed = "" if self._before is None or self._before.same(now) else f" ({describe(self._before, now)})"
         return printable(f"Decided{changed}: {', '.join(parts) or 'nothing of use'}")
+
+    def _call(self, call: Call) -> str:
+        tool = self._tools.get(call.tool)
+        order = tuple(tool.arguments.signature.parameters) if tool is not None else ()
+        return call_text(call.tool, codec.encode(call.arguments), order)
 
     async def _intend(self) -> None:
         """Reserve before the intent: whatever dies from here on, at least what was used is counted."""

@@ -97,7 +97,7 @@ class Run:
             "number": self._decisions, "model": version.model, "prompt": version.prompt, "request": context.outline,
         })  # fmt: skip
         most = Usage(input=context.outline.tokens, output=self._agent.output_tokens)
-        decision = Decision(self._flow, step_id, tool, bound, self._last, self._spending, most)
+        decision = Decision(self._flow, step_id, tool, bound, self._last, self._spending, most, self._agent.tools)
         decided = await decision
         attempt = recorded.attempt if recorded is not None and recorded.attempt else decision.attempt
         await self._spending.settle(step_id, attempt, decided.model, decided.usage)
@@ -252,7 +252,7 @@ class Run:
         """A person's answer is a fact like a tool's result."""
         asking = self._task.ask(question.text, choices=question.choices)
         answer = await asking
-        self._remember(Done(_step_of(asking), f"ask_person({question.text[:80]!r})", "person", ok=True, text=answer))
+        self._remember(Done(_step_of(asking), f"ask_person({question.text[:160]!r})", "person", ok=True, text=answer))
         self._brakes.moved()
 
     async def _mind(self, decided: Decided) -> None:

@@ -28,7 +28,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = MappingProxyType(
     {
         "Run": {
             "demo": Entry("demo:demo", "See a real audit survive two crashes and a lost answer."),
-            "example": Entry("example:example", "Let an agent do a real job: analyst, contracts, migration."),
+            "example": Entry("example:example", "Let an agent do a real job."),
             "up": Entry("up:up", "Start everything for an app: servers and workers."),
             "run": Entry("run:run", "Run one task to its end, with all it needs."),
             "worker": Entry("worker:worker", "Run one worker for an app."),

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
 
 from outlive.actors.console import codes, interrupt, output
 from outlive.actors.console.options import Given, by_option, client_options, dsn_option, pass_given
 from outlive.actors.console.run import follow_own
 from outlive.actors.console.submit import Order
-from outlive.protocol import ids
 
 APP: Final = "outlive.actors.examples:app"
 _KINDS: Final = {"analyst": "analyst", "contracts": "reviewer", "migration": "migrator"}
@@ -19,16 +19,28 @@ _KINDS: Final = {"analyst": "analyst", "contracts": "reviewer", "migration": "mi
 
 @click.command()
 @click.argument("name", type=click.Choice(list(_KINDS)))
-@click.argument("folder", required=False, type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path))
-@click.option("--model", metavar="NAME", help="A model of pydantic-ai, for instance openai:gpt-5; else a script decides.")
+@click.argument(
+    "folder", required=False, type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path)
+)
+@click.option(
+    "--model", metavar="NAME", help="A model of pydantic-ai, for instance openai:gpt-5; else a script decides."
+)
 @click.option("--goal", metavar="TEXT", help="Another goal; a script knows only its own.")
+@click.option("--budget", metavar="LIMIT=NUMBER,...", help="What it may spend: tokens=10000,money=0.50,steps=100.")
 @click.option("--task-id", metavar="ID", help="An id of your own: run again, it goes on.")
 @by_option
 @client_options
 @dsn_option
 @pass_given
 def example(
-    given: Given, name: str, folder: Path | None, model: str | None, goal: str | None, task_id: str | None, by: str
+    given: Given,
+    name: str,
+    folder: Path | None,
+    model: str | None,
+    goal: str | None,
+    budget: str | None,
+    task_id: str | None,
+    by: str,
 ) -> int:
     """Let an agent do a real job in FOLDER, with all it needs.
 
@@ -37,13 +49,15 @@ def example(
     Answer in a second terminal, in the same folder.
     """
     kind, own_goal = _prepare(name, folder, model)
-    order = Order(kind, {"goal": goal or own_goal}, task_id or ids.new_id(), 0, {"example": name}, False)
+    task_input = msgspec.json.encode({"goal": goal or own_goal}).decode()
+    order = Order.read(kind, (), task_input, task_id, 0, [f"example={name}"], budget=budget)
     code = interrupt.run(lambda asked: follow_own(given, APP, by, order, asked))
     if code not in (codes.DONE, codes.FAILED):
         words: list[Any] = ["outlive", "example", name, *([folder] if folder else []), "--task-id", order.task_id]
         words += ["--model", model] if model else []
         words += ["--goal", goal] if goal else []
-        output.say(f"it is kept. To go on: {shlex.join(map(str, words))}")
+        where = ", in a terminal, where it waits for your answer" if code == codes.PERSON else ""
+        output.say(f"it is kept. To go on{where}: {shlex.join(map(str, words))}")
     return code
 
 

@@ -114,7 +114,7 @@ def _shown(effect: dict[str, Any]) -> dict[str, Any]:
         "key": effect["key"],
         "arguments": output.short(effect["arguments"], 1000),
         "attempts": None if effect["status"] in _NOT_SENT else _attempts(effect),
-        "result": None if effect["result"] is None else output.short(effect["result"], 1000),
+        "result": None if effect["result"] is None else output.short(effect["result"], 300),
         "said": "\n".join(map(word, effect["words"])),
     }
 

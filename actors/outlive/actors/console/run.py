@@ -37,7 +37,8 @@ def run(given: Given, /, app: str, by: str, **order: Any) -> int:
         if wanted.budget is not None:
             limits = msgspec.to_builtins(wanted.budget)
             task += ["--budget", ",".join(f"{name}={limit:g}" for name, limit in limits.items())]
-        output.say(f"it is kept. To go on: {shlex.join(['outlive', 'run', app, wanted.kind, *task])}")
+        where = ", in a terminal, where it waits for your answer" if code == codes.PERSON else ""
+        output.say(f"it is kept. To go on{where}: {shlex.join(['outlive', 'run', app, wanted.kind, *task])}")
     return code
 
 
@@ -56,6 +57,8 @@ async def follow_own(given: Given, app: str, by: str, order: Order, asked: inter
                 await fleet.ready.wait()
                 handle = await order.submit(client)
                 view.doing(f"task {handle.task_id}")
-                code = await Follower(client, view, stay=somebody_looks() and not given.as_json).follow({handle.task_id: 1})
+                code = await Follower(client, view, stay=somebody_looks() and not given.as_json).follow(
+                    {handle.task_id: 1}
+                )
                 group.cancel_scope.cancel()
     return code

@@ -98,7 +98,8 @@ class LineScreen:
         if isinstance(item, Gap):
             self.console.print(self._head(task_id) + gap(item))
             return
-        self.console.print(f"{self._head(task_id)}{item.seq:>6}  {item.at:%H:%M:%S}  {item.message}")
+        message = item.message.replace("\n", f"\n{'':18}")
+        self.console.print(f"{self._head(task_id)}{item.seq:>6}  {item.at:%H:%M:%S}  {message}")
         if isinstance(item, StatusEvent):
             for text in needs(item.reasons):
                 self.console.print(f"{'':18}{text}")

@@ -102,7 +102,8 @@ def waiting(given: Given, limit: int, after: str | None) -> None:
     for task in page.tasks:
         console.print(Text.assemble(task.task_id, f"  {task.kind}", (f"  since {output.age(_since(task))}", "dim")))
         for reason in task.reasons:
-            console.print(Text.assemble((f"  {reason.message or reason.reason}", "yellow"), f"\n  {reason.do}"))
+            message = (reason.message or reason.reason).replace("\n", "\n  ")
+            console.print(Text.assemble((f"  {message}", "yellow"), f"\n  {reason.do}"))
     _tell_more(page, "nothing waits for a person")
 
 

@@ -178,12 +178,14 @@ def _that_matter(sources: list[Source]) -> list[str]:
 
 def _summary(sources: list[Source]) -> str:
     lines = sum(source.lines for source in sources)
-    return f"{len(sources)} source files, {lines:,} lines; the largest is {sources[0].path}" if sources else "no sources"
+    return (
+        f"{len(sources)} source files, {lines:,} lines; the largest is {sources[0].path}" if sources else "no sources"
+    )
 
 
 def _is_long(symbol: Symbol) -> bool:
     """True for a long function or method; a class may be as long as it likes."""
-    return symbol.lines >= LONG and ("." in symbol.name or symbol.name[:1].islower() or symbol.name.startswith("_"))
+    return symbol.lines >= LONG and ("." in symbol.name or symbol.name.lstrip("_")[:1].islower())
 
 
 def report(sources: list[Source], outlines: list[Outline]) -> str:

@@ -102,7 +102,9 @@ def decide(seen: Seen) -> Choices:
     read = {contract.name for contract in contracts}
     if missing := [(id_, name) for id_, name in names.items() if name not in read]:
         return [("read_contract", {"name": name, "plan_item": id_}) for id_, name in missing[:16]]
-    open_ = [(contract.name, clause) for contract in contracts for clause in contract.clauses if _UNCLEAR.search(clause.text)]
+    open_ = [
+        (contract.name, clause) for contract in contracts for clause in contract.clauses if _UNCLEAR.search(clause.text)
+    ]
     answers = [result.text for result in seen.of("person")]
     if len(answers) < len(open_):
         name, clause = open_[len(answers)]

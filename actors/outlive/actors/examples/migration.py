@@ -115,7 +115,9 @@ def restore(op: Operation, path: str, version: str, edits: list[Edit]) -> None:
     if version_of(now) == version:
         return
     if now != _applied(before, path, version, edits):
-        raise InvalidArguments(f"{path} was changed after the edit: put it back by hand, from {_backup(op.undoes.uuid)}")
+        raise InvalidArguments(
+            f"{path} was changed after the edit: put it back by hand, from {_backup(op.undoes.uuid)}"
+        )
     folder.write(folder.inside(path), before)
 
 
@@ -149,7 +151,9 @@ def decide(seen: Seen) -> Choices:
     if not seen.plan:
         return [items(("find", "find what must change"), ("edit", "edit the files"), ("check", "check them"),
                       after={"edit": ["find"]})]  # fmt: skip
-    if again := [choice for tool in ("search", "read_file", "edit_file", "check_file") for choice in seen.forgotten(tool)]:
+    if again := [
+        choice for tool in ("search", "read_file", "edit_file", "check_file") for choice in seen.forgotten(tool)
+    ]:
         return again
     hits: list[list[str]] = seen.values("search", list[str])
     if not hits:
@@ -162,11 +166,10 @@ def decide(seen: Seen) -> Choices:
     proposed = [(text, edits) for text in texts if (edits := edits_of(text.text))]
     left = [f"{text.path}: not a form that I know" for text in texts if not edits_of(text.text)]
     tried = seen.of("edit_file")
-    if len(tried) < len(proposed):
-        return [
-            ("edit_file", {"path": text.path, "version": text.version, "edits": msgspec.to_builtins(edits), "plan_item": "edit"})
-            for text, edits in proposed[len(tried) :][:16]
-        ]  # fmt: skip
+    if len(tried) < len(proposed):  # one after the other: what a person says of the first may be true of the second
+        text, edits = proposed[len(tried)]
+        edit = {"path": text.path, "version": text.version, "edits": msgspec.to_builtins(edits), "plan_item": "edit"}
+        return [("edit_file", edit)]
     outcomes = list(zip(proposed, tried, strict=False))
     edited = [text.path for (text, _), result in outcomes if result.ok]
     left += [f"{text.path}: {result.text}" for (text, _), result in outcomes if not result.ok]
@@ -200,7 +203,7 @@ migrator = app.agent(
     "migrator",
     instructions=(
         "You change a Python code base as the goal says, and nothing else. Search, read each file before you edit it, "
-        "propose all edits of a file in one call of edit_file, check each edited file. A person sees every diff; a no is "
+        "propose all edits of a file in one call of edit_file, one file after the other, check each edited file. A person sees every diff; a no is "
         "final: leave that file and say so. Finish with what was edited and what was left."
     ),
     tools=[search, read_file, check_file, edit_file],

@@ -12,7 +12,7 @@ import msgspec
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-_RESULT: Final = re.compile(r'<result step="([^"]+)" tool="([^"]+)"([^>]*)>\n(.*?)\n</result>', re.DOTALL)
+_RESULT: Final = re.compile(r'<result step="([^"]+)" tool="([^"]+)"( failed)?[^>]*>\n(.*?)\n</result>', re.DOTALL)
 _PLAN: Final = re.compile(r"^- (\S+) \((done|failed|waiting)\): ", re.MULTILINE)
 _LINE: Final = re.compile(r"^step (\S+): (\w+)\(", re.MULTILINE)
 
@@ -56,7 +56,7 @@ class Seen:
     @classmethod
     def read(cls, text: str) -> Self:
         """Take a request apart."""
-        results = [Result(step, tool, " failed" not in rest, body) for step, tool, rest, body in _RESULT.findall(text)]
+        results = [Result(step, tool, not failed, body) for step, tool, failed, body in _RESULT.findall(text)]
         bare = _RESULT.sub("", text)
         goal = bare.removeprefix("# Goal\n").partition("\n\n#")[0]
         return cls(goal, dict(_PLAN.findall(bare)), results, _LINE.findall(bare))
