@@ -44,6 +44,7 @@ class WorkerProcess:
         self._environment = {**others, **environment}
         self._folder = tempfile.TemporaryDirectory(prefix="outlive-worker-")
         self._log = Path(self._folder.name, "log")
+        self._last_words = ""
         self._ready = -1
         self._process: asyncio.subprocess.Process | None = None
 
@@ -78,8 +79,8 @@ class WorkerProcess:
 
     @property
     def log(self) -> str:
-        """What all its processes wrote, from the first on."""
-        return self._log.read_text(errors="replace") if self._log.exists() else ""
+        """What all its processes wrote, from the first on; after `close` its end."""
+        return self._log.read_text(errors="replace") if self._log.exists() else self._last_words
 
     async def start(self) -> None:
         """Start a process; from the main thread, whose end it does not outlive."""
@@ -147,11 +148,12 @@ class WorkerProcess:
             return await self._started.wait()
 
     async def close(self) -> None:
-        """Kill it if it lives; forget its log."""
+        """Kill it if it lives; keep the end of its log alone."""
         with anyio.CancelScope(shield=True):
             if self.alive:
                 self.kill()
                 await self.exited()
+            self._last_words = self.log[-_SAID:]
             self._folder.cleanup()
 
     @property

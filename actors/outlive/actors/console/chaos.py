@@ -1,4 +1,4 @@
-"""``chaos kill``: breaking what was started to be broken (``--chaos``), to see what happens."""
+"""``chaos``: breaking what was started to be broken (``--chaos``), and the exam, to see what happens."""
 
 import asyncio
 from collections import Counter
@@ -10,6 +10,7 @@ import msgspec
 
 from outlive.actors.chaos import KILL, Kill, Killed
 from outlive.actors.console import output
+from outlive.actors.console.exam import exam
 from outlive.actors.console.options import Given, client_options, pass_given
 from outlive.infra import embedded
 from outlive.infra.bus import Bus, NoResponders, RequestTimeout
@@ -24,12 +25,15 @@ _PATIENCE: Final = 2.0
 
 @click.group()
 def chaos() -> None:
-    """Kill a worker or an actor, to see what happens. Only workers started with --chaos let themselves be killed."""
+    """Break things, to see what happens."""
+
+
+chaos.add_command(exam)
 
 
 @chaos.group()
 def kill() -> None:
-    """Kill something."""
+    """Kill a worker or an actor; only workers started with --chaos let that happen."""
 
 
 @kill.command()
