@@ -230,7 +230,9 @@ async def test_a_remote_that_never_lets_us_in_pauses_the_task_until_a_person_say
         await row_soon(shared, "select 1 from attempt where task_id = 'l' and attempt = 4")
         await status_soon(shared, "l", "paused")
         await client.cancel("l")
-    assert (await told(shared, "l"))[-1].endswith("No effect is recorded as having happened.")
+    assert (await told(shared, "l"))[-1].endswith(
+        "No effect is recorded as having happened. Did not happen: write (step 1)."
+    )
     assert await ledger(shared, "l") == [("1", "failed", 4)]
 
 

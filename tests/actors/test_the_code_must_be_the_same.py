@@ -238,7 +238,7 @@ async def test_a_step_id_names_one_step(shared: Server) -> None:
 
     await _fails(shared, twice, "step_id 'same' was given to two calls of task 't': one id, one step")
     for wrong in ("3", "4-2-1", "r2-3", "r2-x"):
-        with pytest.raises(ValueError, match="looks like a counted one"):
+        with pytest.raises(ValueError, match="looks like one of ours"):
             read_file.with_options(step_id=wrong)
     assert read_file.with_options(step_id="r2").step_id == "r2"
 

@@ -49,7 +49,9 @@ async def test_children_and_later_runs_inherit_it(shared: Server, service: FakeS
         ({"requires_approval": False}, "a submit may only tighten; allowed is"),
         ({"requires_approval": []}, "a submit may only tighten"),
         ({"requires_approval": "never"}, "is not understood; allowed is"),
-        ({"budget": 3}, "policy 'budget' is not known; allowed is {\"requires_approval\": true}"),
+        ({"budget": 3}, "policy budget=3 cannot be used"),
+        ({"budget": {"dollars": 3}}, "policy budget={'dollars': 3} cannot be used"),
+        ({"colour": 3}, "policy 'colour' is not known; allowed is {\"requires_approval\": true}"),
     ],
 )
 async def test_anything_else_is_answered_invalid(

@@ -5,7 +5,7 @@ import gc
 import itertools
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import psutil
@@ -120,17 +120,20 @@ async def test_what_is_let_go_or_has_ended_is_freed_at_once(shared: Server) -> N
         async with Worker(app, shared.with_settings(linger=0.0).settings):
             names = await submit_many(shared, "wait", 20)
             await _waiting(shared, len(names), owned=0)
-            await _nothing_left(Flow)
+            await _nothing_left(names)
             await _signal(shared, names)
             await wait_all_final(shared, names)
-            await _nothing_left(Flow)
+            await _nothing_left(names)
     finally:
         gc.enable()
 
 
-async def _nothing_left(kind: type) -> None:
+async def _nothing_left(names: Collection[str]) -> None:
+    def left() -> bool:
+        return any(isinstance(each, Flow) and each.claim.task_id in names for each in gc.get_objects())
+
     async with asyncio.timeout(5):  # its last events are on their way
-        while any(isinstance(each, kind) for each in gc.get_objects()):  # noqa: ASYNC110  # memory tells no asyncio.Event
+        while left():  # noqa: ASYNC110  # memory tells no asyncio.Event
             await asyncio.sleep(0.1)
 
 

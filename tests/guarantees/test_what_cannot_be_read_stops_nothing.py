@@ -28,7 +28,7 @@ DEAD: dict[str, bytes] = {
     "deep": b'{"type": "submit", "kind": "echo", "input": ' + b'{"a":' * 5000 + b"1" + b"}" * 5000 + b"}",
 }
 INVALID: dict[str, tuple[str, dict[str, Any], str]] = {
-    "unknown-verb": ("explode", {"type": "explode"}, "there is no command 'explode'; there are: approve, cancel, pause, reject,"),
+    "unknown-verb": ("explode", {"type": "explode"}, "there is no command 'explode'; there are: approve, cancel, edit_plan, pause, reject,"),
     "other-verb": ("pause", {"type": "resume"}, "the subject says 'pause' and the body's `type` 'resume': make them equal"),
     "no-type": ("pause", {}, "the body's `type` None"),
     "wrong-kind": ("submit", {**SUBMIT, "kind": 7}, "Expected `str`, got `int` - at `$.kind`"),

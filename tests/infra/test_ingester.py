@@ -46,7 +46,14 @@ async def codes(own: Bench) -> dict[str, str]:
 
 
 async def test_a_submit_makes_a_task_and_is_answered(own: Bench) -> None:
-    body = {**SUBMIT, "command_id": "c1", "by": "ann", "priority": 5, "labels": {"team": "a"}, "policy": {"x": 1}}
+    body = {
+        **SUBMIT,
+        "command_id": "c1",
+        "by": "ann",
+        "priority": 5,
+        "labels": {"team": "a"},
+        "policy": {"requires_approval": ["mail"]},
+    }
     async with own.ingester() as ingester:
         await own.send("t1", body)
         answer = await own.heard("c1")
@@ -54,7 +61,11 @@ async def test_a_submit_makes_a_task_and_is_answered(own: Bench) -> None:
         made = await task(own, "t1")
         assert (made["status"], made["kind"], made["priority"], made["inbox_head"]) == ("queued", "k", 5, 0)
         assert made["due_at"] is not None and made["mail_at"] is None and made["owner"] is None
-        assert json.loads(made["input"]) == {"input": {"n": 1.0}, "goal": None, "policy": {"x": 1}}
+        assert json.loads(made["input"]) == {
+            "input": {"n": 1.0},
+            "goal": None,
+            "policy": {"requires_approval": ["mail"]},
+        }
         assert b'"n":1.0' in made["input"].replace(b" ", b"")
         assert json.loads(made["labels"]) == {"team": "a"}
         stored = await own.fetch(

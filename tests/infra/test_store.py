@@ -379,7 +379,7 @@ async def test_statements_read_big_tables_only_by_index(pencil: Pencil) -> None:
         "piece": "'default', 't', 1, true, 0, 10", "final": "'default', 't'", "input": "'default', 't'",
         "command": "'default', 'c'", "command_piece": "'default', 't', 'c'", "hidden": "array['k']", "audit": "'default', 't', 0, 1000, 10",
         "commands": "'default', 't', 0, '', 1000, 100, 10", "recent": "'default', null, '', 60, null, 10",
-        "stats": "'default', array['t']", "why": "'default', 't'", "lags": "'S'", "dead_letters": "'default', 0, 10",
+        "stats": "'default', array['t']", "spending": "'default', 't'", "why": "'default', 't'", "lags": "'S'", "dead_letters": "'default', 0, 10",
     }  # fmt: skip
     async with pencil.pool.acquire() as connection:
         await connection.execute("set enable_seqscan = off; set plan_cache_mode = force_generic_plan")
@@ -391,7 +391,7 @@ async def test_statements_read_big_tables_only_by_index(pencil: Pencil) -> None:
                 await connection.execute(f"prepare {name}_plan as {statement}")
                 rows = await connection.fetch(f"explain (format text) execute {name}_plan({arguments[name]})")
                 plan = "\n".join(row[0] for row in rows)
-                for table in ("task", "fact", "operation", "attempt", "inbox", "audit", "dead_letter"):
+                for table in ("task", "fact", "operation", "attempt", "inbox", "audit", "dead_letter", "spend"):
                     assert f"Seq Scan on {table} " not in plan, (name, plan)
         finally:
             await connection.execute("reset all; deallocate all")
