@@ -9,9 +9,12 @@ What is shown, in this order (old facts first, so that a provider's cache keeps 
     notes       always: why the last answer could not be used, what a person said
 
 Room is given away in this order: fixed parts, results, lines from the newest back. What is left out is counted, and
-comes back by `recall`. Text from tools is fenced: it is data, whatever it says.
+comes back by `recall`. Text from tools is fenced: it is data, whatever it says. A long plan and many notes are cut to
+their share, so that neither a model nor a person can make a request that does not fit.
 """
 
+import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,7 +25,18 @@ LINE: Final = 240
 """Characters of a done step's line."""
 
 PAGE: Final = 20_000
-"""The most characters of one result in a request; `recall` pages on."""
+"""The most bytes of one result in a request; `recall` pages on."""
+
+LEAST: Final = 200
+"""Tokens below which a result is not worth its mark, which takes up to three quarters of them."""
+
+NOTES: Final = 1 / 8
+PLAN: Final = 1 / 4
+"""The most that notes and plan take, as a share of the budget."""
+
+_MARKS: Final = re.compile(r"<(?=\s*/?\s*(?:result|answer)\b)", re.IGNORECASE)
+PERSON: Final = ""
+"""Stands for a tool in what a person has answered."""
 
 BYTES_PER_TOKEN: Final = 3.5
 """An estimate on the high side for English and code; providers report what it really was."""
@@ -35,7 +49,7 @@ class Done:
     Attributes:
         step: its id.
         call: what was called, short.
-        tool: its name.
+        tool: its name, or `PERSON`.
         ok: it succeeded.
         text: its result or its failure.
     """
@@ -87,9 +101,11 @@ def compose(situation: Situation, budget: int) -> Context:
     """Make the request that fits into so many tokens.
 
     Raises:
-        ValueError: goal, plan, notes and tools alone do not fit; says how large they are.
+        ValueError: goal and tools alone do not fit; says how large they are.
     """
-    fixed = situation.fixed + sum(map(tokens, (situation.goal, *situation.plan, *situation.notes))) + 60
+    plan = _cut(situation.plan, int(budget * PLAN), "items")
+    notes = _cut(situation.notes, int(budget * NOTES), "notes")
+    fixed = situation.fixed + sum(map(tokens, (situation.goal, *plan, *notes))) + 60
     if fixed > budget:
         raise ValueError(
             f"goal, plan and tools take about {fixed:,} tokens of a context of {budget:,}: give the agent a larger one "
@@ -99,37 +115,56 @@ def compose(situation: Situation, budget: int) -> Context:
     results, shown, used = _results(situation, room // 2)
     lines, first = _lines(situation.done, room - used, frozenset(shown))
     dropped = len(situation.done) - len(lines) - len(shown)
-    text = _text(situation, lines, dropped, results)
+    text = _text(situation, plan, notes, lines, dropped, results)
     outline = Outline(
-        plan=situation.plan_version, full=shown, first=first, dropped=dropped, notes=list(situation.notes),
+        plan=situation.plan_version, full=shown, first=first, dropped=dropped, notes=notes,
         tokens=fixed + used + sum(map(tokens, lines)),
     )  # fmt: skip
     return Context(text, outline)
+
+
+def _cut(texts: Sequence[str], room: int, what: str) -> list[str]:
+    """Make texts lines that take so many tokens together: shorter ones first, then fewer, which is said."""
+    lines = [" ".join(text.split()) for text in texts]
+    for length in (2 * LINE, LINE // 3):
+        if sum(map(tokens, lines)) <= room:
+            return lines
+        lines = [shorter(each, length) for each in lines]
+    kept: list[str] = []
+    room -= tokens(f"({len(lines)} more {what})")
+    for each in lines:
+        room -= tokens(each)
+        if room < 0:
+            return [*kept, f"({len(lines) - len(kept)} more {what})"]
+        kept.append(each)
+    return kept
+
+
+def shorter(text: str, length: int) -> str:
+    """Cut a text to so many characters."""
+    return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 def _results(situation: Situation, room: int) -> tuple[list[str], list[str], int]:
     """Show recalled results and then the newest ones, as far as they fit."""
     shown: dict[str, str] = {}
     used = 0
-    for recall in situation.recalls:
-        done = situation.by_step.get(recall.step)
-        if done is not None and done.step not in shown:
-            piece = fence(done, start=recall.start, length=_fitting(room - used))
-            shown[done.step] = piece
-            used += tokens(piece)
-    for done in reversed(situation.done):
+    starts = {recall.step: recall.start for recall in reversed(situation.recalls)}
+    recalled = [situation.by_step[recall.step] for recall in situation.recalls if recall.step in situation.by_step]
+    for done in itertools.chain(recalled, reversed(situation.done)):
         if done.step in shown:
             continue
-        if used >= room:
+        if room - used < LEAST:
             break
-        piece = fence(done, length=_fitting(room - used))
+        piece = fence(done, start=starts.get(done.step, 0), size=_fitting(room - used))
         shown[done.step] = piece
         used += tokens(piece)
     return list(reversed(shown.values())), list(shown), used
 
 
 def _fitting(room: int) -> int:
-    return max(200, min(PAGE, int((room - 40) * BYTES_PER_TOKEN)))
+    """Return the bytes of a result that fit into so many tokens, beside its mark."""
+    return min(PAGE, int((room - LEAST * 3 / 4) * BYTES_PER_TOKEN))
 
 
 def _lines(done: Sequence[Done], room: int, shown: frozenset[str]) -> tuple[list[str], str | None]:
@@ -150,42 +185,57 @@ def _lines(done: Sequence[Done], room: int, shown: frozenset[str]) -> tuple[list
 
 def line(done: Done) -> str:
     """Say in a line what a step was and what came of it."""
-    outcome = done.text.replace("\n", " ")
-    text = f"step {done.step}: {done.call} -> {'' if done.ok else 'failed: '}{outcome}"
-    return _defused(text if len(text) <= LINE else f"{text[: LINE - 3]}...")
+    outcome = " ".join(done.text[: 2 * LINE].split())
+    return _defused(shorter(f"step {done.step}: {done.call} -> {'' if done.ok else 'failed: '}{outcome}", LINE))
 
 
-def fence(done: Done, *, start: int = 0, length: int = PAGE) -> str:
-    """Show a result as data: marked with where it comes from, unable to end its own mark."""
+def fence(done: Done, *, start: int = 0, size: int = PAGE) -> str:
+    """Show a result as data, as many bytes as told: marked with where it comes from, unable to end its own mark."""
     whole = len(done.text)
-    piece = done.text[start : start + length]
+    piece = _piece(done.text, start, size)
     end = start + len(piece)
-    more = f' shown="{start} to {end} of {whole} characters; recall({done.step}, start={end}) gives more"'
-    failed = "" if done.ok else " failed"
+    more = f"; recall({done.step}, start={end}) gives more" if end < whole else ""
+    part = f' shown="{start} to {end} of {whole} characters{more}"' if start or more else ""
+    name, of = ("result", f' tool="{done.tool}"') if done.tool != PERSON else ("answer", ' of="a person"')
     call = f' call="{_attribute(done.call)}"' if done.call else ""
-    mark = f'<result step="{done.step}" tool="{done.tool}"{failed}{call}{more if end < whole else ""}>'
-    return f"{mark}\n{_defused(piece)}\n</result>"
+    mark = f'<{name} step="{done.step}"{of}{"" if done.ok else " failed"}{call}{part}>'
+    return f"{mark}\n{_defused(piece)}\n</{name}>"
+
+
+def _piece(text: str, start: int, size: int) -> str:
+    """Take characters of a text, at most so many bytes."""
+    raw = text[start : start + size].encode("utf-8", "replace")
+    return raw.decode() if len(raw) <= size else raw[:size].decode("utf-8", "ignore")
 
 
 def _attribute(text: str) -> str:
     """Make a text fit into a mark: it cannot end it."""
-    return text.replace("\n", " ").replace('"', "'").replace("<", "(").replace(">", ")")
+    line = " ".join(text.split()).replace('"', "'").replace("<", "(").replace(">", ")")
+    return shorter(line, LINE // 2)
 
 
 def _defused(text: str) -> str:
-    return text.replace("</result", "<\\/result").replace("<result", "<\\result")
+    """Make text from outside unable to look like one of our marks."""
+    return _MARKS.sub(r"<\\", text)
 
 
-def _text(situation: Situation, lines: Sequence[str], dropped: int, results: Sequence[str]) -> str:
+def _text(
+    situation: Situation,
+    plan: Sequence[str],
+    notes: Sequence[str],
+    lines: Sequence[str],
+    dropped: int,
+    results: Sequence[str],
+) -> str:
     parts = [f"# Goal\n{situation.goal}"]
     if lines or dropped:
         left_out = f"({dropped} earlier steps are not shown; recall(step) brings one back)\n" if dropped else ""
         parts.append(f"# Done so far\n{left_out}" + "\n".join(lines))
     if results:
         parts.append("# Results\n" + "\n".join(results))
-    if situation.plan:
-        parts.append(f"# Plan, version {situation.plan_version}\n" + "\n".join(situation.plan))
-    if situation.notes:
-        parts.append("# Mind this\n" + "\n".join(f"- {note}" for note in situation.notes))
+    if plan:
+        parts.append(f"# Plan, version {situation.plan_version}\n" + "\n".join(plan))
+    if notes:
+        parts.append("# Mind this\n" + "\n".join(f"- {note}" for note in notes))
     parts.append("Decide the next step.")
     return "\n\n".join(parts)

@@ -18,7 +18,7 @@ from outlive.actors import planning
 from outlive.actors.agents import models, reading
 from outlive.actors.agents.agent import Agent
 from outlive.actors.agents.brakes import Brakes
-from outlive.actors.agents.context import Context, Done, Situation, compose
+from outlive.actors.agents.context import PERSON, Context, Done, Situation, compose
 from outlive.actors.agents.decision import Decision
 from outlive.actors.agents.decisions import Call, Decided, Outline, Question, Recall, Usage
 from outlive.actors.agents.models import Answer, Offer
@@ -34,8 +34,14 @@ from outlive.protocol.errors import StepFailed, TaskCancelled, TaskFailed
 from outlive.protocol.task import Failure
 from outlive.protocol.tools import Kind, Operation
 
+AGAIN: Final = "ask again"
+
 RESULT: Final = 1_000_000
 """Characters of a result that an agent can look at; `recall` pages through them."""
+
+
+class Ended(StepFailed):
+    """A person has ended the task."""
 
 
 class Run:
@@ -63,7 +69,11 @@ class Run:
         """Work until the model says that it is done, and return the output."""
         await self._spending.begin()
         while True:
-            decided = await self._decide()
+            try:
+                decided = await self._decide()
+            except StepFailed as failed:
+                await self._unanswered(failed)
+                continue
             self._notes, self._recalls = list(decided.problems), decided.recalls
             if decided.plan is not None:
                 self._adopt(decided)
@@ -100,7 +110,8 @@ class Run:
         decision = Decision(self._flow, step_id, tool, bound, self._last, self._spending, most, self._agent.tools)
         decided = await decision
         attempt = recorded.attempt if recorded is not None and recorded.attempt else decision.attempt
-        await self._spending.settle(step_id, attempt, decided.model, decided.usage)
+        if decided.usage.tokens:  # else nobody knows what it has cost, and what was reserved counts
+            await self._spending.settle(step_id, attempt, decided.model, decided.usage)
         told = decided.instructions or (self._last.instructions if self._last is not None else "")
         self._last = Version(decided.model, decided.prompt, told)
         return decided
@@ -126,7 +137,7 @@ class Run:
             answer = await Consent(flow, flow.place(), asked, describe(last, now))
             if answer == STOP:
                 what = f"stopped by a person: {describe(last, now)}"
-                raise StepFailed(Failure(type="VersionChanged", message=what, error_class="permission_denied"))
+                raise Ended(Failure(type="VersionChanged", message=what, error_class="permission_denied"))
             if answer == STAY:
                 self._stays = now
                 return last
@@ -136,7 +147,8 @@ class Run:
         return compose(
             Situation(
                 goal=self._goal, done=self._done, by_step=self._by_step, notes=self._notes, recalls=self._recalls,
-                plan_version=self._flow.plan.version if self._flow.plan else 0, plan=self._shown_plan(), fixed=self._agent.fixed,
+                plan_version=self._flow.plan.version if self._flow.plan else 0, plan=self._shown_plan(),
+                fixed=self._agent.fixed + self._agent.naming(self._items_of_plan()),
             ),
             self._agent.context_tokens,
         )  # fmt: skip
@@ -166,9 +178,7 @@ class Run:
         )  # fmt: skip
 
     def _offers(self) -> list[Offer]:
-        plan = self._flow.plan
-        items = [item.id for item in plan.items] if plan is not None else []
-        return self._agent.offers(items, planned=plan is not None, recall=bool(self._done))
+        return self._agent.offers(self._items_of_plan(), planned=self._flow.plan is not None, recall=bool(self._done))
 
     def _rules(self) -> reading.Rules:
         return reading.Rules(
@@ -183,6 +193,9 @@ class Run:
             self._brakes.moved()
         if planning.adopt(self._flow, decided.plan or [], note=decided.why, by="model") is None:
             self._notes.append("a person has changed the plan meanwhile: yours was passed over")
+
+    def _items_of_plan(self) -> list[str]:
+        return [item.id for item in self._flow.plan.items] if self._flow.plan is not None else []
 
     def _ready(self) -> frozenset[str]:
         items = self._flow.plan.items if self._flow.plan is not None else []
@@ -252,7 +265,18 @@ class Run:
         """A person's answer is a fact like a tool's result."""
         asking = self._task.ask(question.text, choices=question.choices)
         answer = await asking
-        self._remember(Done(_step_of(asking), f"ask_person({question.text[:160]!r})", "person", ok=True, text=answer))
+        self._remember(Done(_step_of(asking), f"ask_person({question.text[:160]!r})", PERSON, ok=True, text=answer))
+        self._brakes.moved()
+
+    async def _unanswered(self, failed: StepFailed) -> None:
+        """The model gave no answer, however often it was asked: a person looks after it, and says when to ask again."""
+        if isinstance(failed, Ended):
+            raise failed
+        failure = failed.failure
+        why = f"The model gave no answer ({failure.error_class}): {failure.type}: {failure.message}"
+        answer = await self._task.ask(f"{why[:1900]} Ask it again?", choices=[AGAIN, STOP])
+        if answer == STOP:
+            raise failed
         self._brakes.moved()
 
     async def _mind(self, decided: Decided) -> None:

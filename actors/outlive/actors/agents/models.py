@@ -32,6 +32,12 @@ Mode: TypeAlias = Literal["tools", "json"]
 
 FINISH: Final = "finish"
 
+_STUMBLES: Final = (ValueError, LookupError, TypeError, AttributeError)
+"""What an adapter raises over an answer that it does not expect."""
+
+LISTED: Final = 20
+"""Items of a plan that are named in the schema of each tool."""
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -116,9 +122,16 @@ async def ask(
             response = await direct.model_request(
                 model, [request], model_settings=options, model_request_parameters=parameters, instrument=False
             )
-    except UnexpectedModelBehavior as error:
-        return Answer((), f"(no answer that can be read: {error})", model_name(model))
+    except (ModelAPIError, UnexpectedModelBehavior, *_STUMBLES) as error:
+        if isinstance(error, ModelAPIError) and not isinstance(error.__cause__, ValueError):
+            raise
+        return Answer((), f"(no answer that can be read: {_why(error)})", model_name(model))
     return _answer(response, mode)
+
+
+def _why(error: Exception) -> str:
+    """Say why an answer could not be read, without its words: it may tell what the model thinks."""
+    return error.message.partition("\n")[0] if isinstance(error, UnexpectedModelBehavior) else type(error).__name__
 
 
 async def _streamed(
@@ -221,9 +234,11 @@ def error_class(error: BaseException) -> ErrorClass | None:
 
 
 def with_item(schema: dict[str, Any], items: Sequence[str]) -> dict[str, Any]:
-    """Return a tool's schema with ``plan_item``: each call names the item that it serves."""
+    """Return a tool's schema with ``plan_item``: each call names the item that it serves. Of a long plan any text."""
     if not items:
         return schema
-    item = {"type": "string", "enum": list(items), "description": "the item of your plan that this call serves"}
+    item: dict[str, Any] = {"type": "string", "description": "the item of your plan that this call serves"}
+    if len(items) <= LISTED:
+        item["enum"] = list(items)
     properties = {"plan_item": item, **schema.get("properties", {})}
     return {**schema, "properties": properties, "required": ["plan_item", *schema.get("required", [])]}

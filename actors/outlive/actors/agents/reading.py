@@ -25,6 +25,9 @@ ITEM: Final = "plan_item"
 TOGETHER: Final = 16
 """Calls of one decision that run side by side; a model that wants more decides again."""
 
+PROBLEMS: Final = 8
+"""What is told of an answer that cannot be used: the rest is counted."""
+
 
 class PlanWords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The arguments of ``make_plan``."""
@@ -97,7 +100,9 @@ def read(chosen: Sequence[tuple[str, Any]], text: str, rules: Rules) -> Read:
         try:
             _take(found, name, arguments, rules)
         except (codec.NotStorable, msgspec.ValidationError, PlanInvalid, Unusable) as error:
-            found.problems.append(f"{name}: {error}"[:500])
+            found.problems.append(f"{name[:64]}: {error}"[:500])
+    if len(found.problems) > PROBLEMS:
+        found.problems[PROBLEMS:] = [f"{len(found.problems) - PROBLEMS} more choices could not be used"]
     if found.finished and (found.calls or found.question):
         found.finished, found.output = False, None
         found.problems.append("finish: choose it alone, when nothing else is left to do")
@@ -128,6 +133,8 @@ def _take(found: Read, name: str, arguments: Any, rules: Rules) -> None:
             again = codec.unpack(codec.encode(given), RecallWords)
             if again.step not in rules.steps:
                 raise Unusable(f"there is no step {again.step[:64]!r}")
+            if len(found.recalls) >= TOGETHER:
+                raise Unusable(f"at most {TOGETHER} at once")
             found.recalls.append(Recall(step=again.step, start=max(0, again.start)))
         case "finish":
             codec.unpack(codec.encode(rules.output.decode(codec.encode(given))["output"]), rules.output.types["output"])
