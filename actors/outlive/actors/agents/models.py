@@ -19,6 +19,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import Model, ModelRequestParameters, infer_model
 from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.profiles import DEFAULT_THINKING_TAGS
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
@@ -126,7 +127,7 @@ async def ask(
         if isinstance(error, ModelAPIError) and not isinstance(error.__cause__, ValueError):
             raise
         return Answer((), f"(no answer that can be read: {_why(error)})", model_name(model))
-    return _answer(response, mode)
+    return _answer(response, mode, model.profile.get("thinking_tags", DEFAULT_THINKING_TAGS))
 
 
 def _why(error: Exception) -> str:
@@ -191,18 +192,26 @@ def _as_json(offers: Sequence[Offer]) -> ModelRequestParameters:
     )  # fmt: skip
 
 
-def _answer(response: ModelResponse, mode: Mode) -> Answer:
+def _answer(response: ModelResponse, mode: Mode, tags: tuple[str, str]) -> Answer:
     """Take what was chosen; a model's thinking is dropped here and exists nowhere else."""
     calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
-    text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
+    text = _without_thoughts("".join(part.content for part in response.parts if isinstance(part, TextPart)), tags)
     chosen = [Chosen(call.tool_name, _arguments(call)) for call in calls]
     if mode == "json" and not chosen and (found := _from_json(text)) is not None:
         chosen, text = [found], ""
+    if response.finish_reason == "length":  # an adapter may take a thought that was cut off for text
+        text = "(cut off: the answer took more tokens than it may)"
     usage = response.usage
     return Answer(
         chosen, text, response.model_name or "",
         Usage(input=usage.input_tokens, output=usage.output_tokens, cached=usage.cache_read_tokens),
     )  # fmt: skip
+
+
+def _without_thoughts(text: str, tags: tuple[str, str]) -> str:
+    """Leave out what stands between a model's own marks, one of which may be missing."""
+    opening, closing = tags
+    return text.rpartition(closing)[2].partition(opening)[0]
 
 
 def _arguments(call: ToolCallPart) -> Any:
