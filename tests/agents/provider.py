@@ -53,7 +53,7 @@ def streamed(choices: Choices, text: str) -> Reply:
         for n, (name, given) in enumerate(choices)
     ]  # fmt: skip
     head = {"id": "c-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-reported"}
-    chunks = [{**head, "choices": [{"index": 0, "delta": piece}]} for piece in pieces]
+    chunks: list[dict[str, Any]] = [{**head, "choices": [{"index": 0, "delta": piece}]} for piece in pieces]
     chunks.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
     body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
     return Reply(200, body.encode(), {"Content-Type": "text/event-stream"})

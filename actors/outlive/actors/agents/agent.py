@@ -56,6 +56,10 @@ PATIENT: Final = RetryPolicy(max_attempts=8, base=1.0, cap=60.0)
 """How requests that may succeed later are met, unless the agent says otherwise."""
 
 
+ROOM: Final = 300
+"""Tokens that goal, plan and results must have beside instructions and tools."""
+
+
 class Asking(Tool[..., Decided]):
     """The request to a model as a tool: recognised by its place alone, so that a changed prompt is no other step.
 
@@ -135,6 +139,11 @@ class Agent:
                 )
         if min(self.repairs, self.same_failures, self.idle_decisions) < 1 or self.context_tokens < 1000:
             raise self.refuse("repairs, same_failures and idle_decisions are 1 or more, context_tokens 1,000 or more")
+        if self.fixed + ROOM > self.context_tokens:
+            raise self.refuse(
+                f"instructions and tools take about {self.fixed:,} tokens, so context_tokens is {self.fixed + ROOM:,} or "
+                "more. Or give it fewer tools"
+            )
 
     def refuse(self, reason: str) -> RegistrationError:
         """Return the error that refuses this declaration."""

@@ -103,9 +103,10 @@ def compose(situation: Situation, budget: int) -> Context:
     Raises:
         ValueError: goal and tools alone do not fit; says how large they are.
     """
-    plan = _cut(situation.plan, int(budget * PLAN), "items")
-    notes = _cut(situation.notes, int(budget * NOTES), "notes")
-    fixed = situation.fixed + sum(map(tokens, (situation.goal, *plan, *notes))) + 60
+    room = budget - situation.fixed - tokens(situation.goal) - 60
+    plan = _cut(situation.plan, int(min(budget * PLAN, room / 2)), "items")
+    notes = _cut(situation.notes, int(min(budget * NOTES, room / 4)), "notes")
+    fixed = budget - room + sum(map(tokens, (*plan, *notes)))
     if fixed > budget:
         raise ValueError(
             f"goal, plan and tools take about {fixed:,} tokens of a context of {budget:,}: give the agent a larger one "
