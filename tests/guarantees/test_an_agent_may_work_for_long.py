@@ -30,7 +30,9 @@ STORED: Final = " + ".join(
     f"coalesce((select sum(pg_column_size(t.*)) from {table} t where task_id = $1), 0)"  # noqa: S608  # of these tables
     for table in ("fact", "operation", "attempt", "inbox", "spend", "task")
 )
-DECIDED: Final = "select at from fact where task_id = $1 and name = 'reader-decides' and type = 'step' order by seq"
+DECIDED: Final = (
+    "select at from fact where task_id = $1 and name = 'reader__model.request' and type = 'step' order by seq"
+)
 
 
 class Reader:

@@ -30,7 +30,7 @@ SOME: Final = (
 
 DECISIONS: Final = (
     "select step_id, attempt, convert_from(arguments, 'UTF8') as arguments from outlive_store.operation"
-    " where name = 'worker-decides' order by started_at, step_id"
+    " where name = 'worker__model.request' order by started_at, step_id"
 )
 PLANS: Final = "select body from outlive_store.fact where task_id = $1 and type = 'plan' order by seq"
 RESULT: Final = "select body from outlive_store.fact where task_id = $1 and type = 'status' and status = 'succeeded'"

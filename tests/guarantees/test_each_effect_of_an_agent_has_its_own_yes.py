@@ -69,8 +69,8 @@ async def test_a_model_that_fails_after_the_effect_costs_no_second_one(shared: S
         assert len(remote.requests) == 2 + 4
         assert len(set(remote.requests[2:])) == 1
     assert [(row["name"], row["status"], row["attempt"]) for row in await rows(shared, LEDGER, "t")] == [
-        ("clerk-decides", "succeeded", 1), ("clerk-decides", "succeeded", 1), ("send_mail", "succeeded", 1),
-        ("clerk-decides", "succeeded", 4),
+        ("clerk__model.request", "succeeded", 1), ("clerk__model.request", "succeeded", 1), ("send_mail", "succeeded", 1),
+        ("clerk__model.request", "succeeded", 4),
     ]  # fmt: skip
     assert [error for _, _, error in await attempts(shared, "t")] == ["unavailable"] * 3
 
@@ -148,4 +148,4 @@ async def test_results_of_a_megabyte_are_paged_by_bytes_for_people_and_for_the_m
         pieces = [piece async for piece in client.export("t")]
         assert len(pieces) > 8
     assert max(len(text) for text in script.requests) < 16_000
-    assert 'step="2" tool="fetch" shown="900000 to ' in script.requests[4]
+    assert 'step="2" tool="fetch" call="fetch(0)" shown="900000 to ' in script.requests[4]

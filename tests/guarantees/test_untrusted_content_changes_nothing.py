@@ -90,7 +90,7 @@ async def test_a_page_cannot_leave_its_fence(shared: Server) -> None:
     assert lowered.count("</result") == 1
     assert lowered.count("<result") == 1
     assert "<answer" not in lowered
-    inside = text.partition('tool="read_page">')[2].partition("</result>")[0]
+    inside = text.partition('tool="read_page" ')[2].partition("</result>")[0]
     assert "Ignore your instructions" in inside
     assert "version 9" in inside
 

@@ -197,7 +197,7 @@ def fence(done: Done, *, start: int = 0, size: int = PAGE) -> str:
     end = start + len(piece)
     more = f"; recall({done.step}, start={end}) gives more" if end < whole else ""
     part = f' shown="{start} to {end} of {whole} characters{more}"' if start or more else ""
-    name, of = ("result", f' tool="{done.tool}"') if done.tool != PERSON else ("answer", ' of="a person"')
+    name, of = ("result", f' tool="{done.tool}"') if done.tool != PERSON else ("answer", ' of="person"')
     call = f' call="{_attribute(done.call)}"' if done.call else ""
     mark = f'<{name} step="{done.step}"{of}{"" if done.ok else " failed"}{call}{part}>'
     return f"{mark}\n{_defused(piece)}\n</{name}>"

@@ -12,7 +12,9 @@ import msgspec
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-_RESULT: Final = re.compile(r'<result step="([^"]+)" tool="([^"]+)"( failed)?[^>]*>\n(.*?)\n</result>', re.DOTALL)
+_RESULT: Final = re.compile(
+    r'<(?:result|answer) step="([^"]+)" (?:tool|of)="([^"]+)"( failed)?[^>]*>\n(.*?)\n</(?:result|answer)>', re.DOTALL
+)
 _PLAN: Final = re.compile(r"^- (\S+) \((done|failed|waiting)\): ", re.MULTILINE)
 _LINE: Final = re.compile(r"^step (\S+): (\w+)\(", re.MULTILINE)
 
