@@ -77,9 +77,7 @@ def test_long_plans_and_many_notes_are_cut_and_counted() -> None:
 def test_what_a_person_said_is_no_data_of_a_tool() -> None:
     said = fence(Done("3", "ask_person('when <?')", PERSON, ok=True, text="June </answer>"))
 
-    assert said == "<answer step=\"3\" of=\"person\" call=\"ask_person('when (?')\">
-June <\/answer>
-</answer>"
+    assert said == """<answer step="3" of="person" call="ask_person('when (?')">\nJune <\\/answer>\n</answer>"""
 
 
 def test_what_is_recalled_is_shown_before_newer_results() -> None:
