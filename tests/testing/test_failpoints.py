@@ -83,3 +83,31 @@ def test_kill_from_the_environment() -> None:
 def test_what_cannot_be_armed_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"claim\.after"):
         failpoints.arm_from(text)
+
+
+async def test_every_pass_is_told_with_its_number_while_somebody_observes() -> None:
+    passed: list[tuple[str, int, str]] = []
+    failpoints.observe(lambda *each: passed.append(each))
+    assert failpoints.armed
+    failpoints.arm("effect.after", "lose", after=2)
+    await failpoints.hit("effect.after", "send_mail")
+    failpoints.hit_sync("claim.after")
+    with pytest.raises(TimeoutError, match="the answer was lost"):
+        await failpoints.hit("effect.after", "charge")
+    assert passed == [("effect.after", 1, "send_mail"), ("claim.after", 1, ""), ("effect.after", 2, "charge")]
+    failpoints.observe(None)
+    failpoints.disarm()
+    assert not failpoints.armed
+    await failpoints.hit("effect.after")
+    assert len(passed) == 3
+
+
+def test_stop_freezes_the_process_at_the_point() -> None:
+    code = "from outlive.infra import failpoints; failpoints.hit_sync('claim.after'); print('went on')"
+    environment = {**os.environ, failpoints.VARIABLE: "claim.after=stop"}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE) as process:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        process.send_signal(signal.SIGCONT)
+        output, _ = process.communicate(timeout=30)
+    assert output == b"went on\n"

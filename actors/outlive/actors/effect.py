@@ -340,10 +340,10 @@ class Effect(Unique[R]):
         )
         try:
             if failpoints.armed:
-                await failpoints.hit("reconcile.before")
+                await failpoints.hit("reconcile.before", self.tool.name)
             outcome: Outcome[Any] = await self.run(self.tool.reconciler, operation)
             if failpoints.armed:
-                await failpoints.hit("reconcile.after")
+                await failpoints.hit("reconcile.after", self.tool.name)
         except Exception as error:  # noqa: BLE001  # whatever it is: the world could not be asked
             return Outcome.unknown(self.failure(error).message)
         if outcome.matches > 1:

@@ -233,13 +233,13 @@ class ToolStep(Limited, Generic[R]):
         tool, loop = self.tool, asyncio.get_running_loop()
         telling = loop.call_later(self.flow.world.settings.started_after, self._tell_started)
         if failpoints.armed and not tool.read_only:
-            await failpoints.hit("effect.before")
+            await failpoints.hit("effect.before", self.tool.name)
         try:
             result = await self.run(tool)
         finally:
             telling.cancel()
         if failpoints.armed and not tool.read_only:
-            await failpoints.hit("effect.after")
+            await failpoints.hit("effect.after", self.tool.name)
         return result
 
     async def run(self, what: Runnable, operation: Operation | None = None) -> Any:

@@ -9,15 +9,16 @@ Armed by `arm`, or for a whole process by the environment, read once at import::
 
     OUTLIVE_FAILPOINTS="effect.after=kill@3,publish.before=sleep:0.5"
 
-``@n`` lets the point pass n - 1 times; the action then holds for the n-th hit only (``kill``, ``error``) or from the
-n-th hit on (``sleep``, ``hang``), until `disarm`.
+``@n`` lets the point pass n - 1 times; the action then holds for the n-th hit only (``kill``, ``stop``, ``error``,
+``lose``) or from the n-th hit on (``sleep``, ``hang``), until `disarm`. `observe` tells of every point that is passed.
 """
 
 import asyncio
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NoReturn
@@ -68,6 +69,12 @@ class FailpointError(Exception):
     """Raised by a failpoint with the action ``error``."""
 
 
+Observer = Callable[[str, int, str], None]
+"""Told of each pass: the point, its number among the passes of this point (from 1), and what it is about."""
+
+_ACTIONS: Final = frozenset({"", "kill", "stop", "error", "lose", "sleep", "hang"})
+
+
 @dataclass(slots=True)
 class _Point:
     action: str = ""
@@ -79,9 +86,11 @@ class _Point:
 
 
 armed: bool = False
-"""True while any failpoint is armed: the only thing that code looks at otherwise."""
+"""True while any failpoint is armed or observed: the only thing that code looks at otherwise."""
 
 _points: dict[str, _Point] = {}
+_observer: Observer | None = None
+_passed: Counter[str] = Counter()
 
 
 def arm(name: str, action: str = "", *, after: int = 1) -> None:
@@ -89,8 +98,9 @@ def arm(name: str, action: str = "", *, after: int = 1) -> None:
 
     Args:
         name: one of `NAMES`.
-        action: ``kill`` (SIGKILL to this process), ``error`` (raise `FailpointError`), ``sleep:S`` (seconds), ``hang``
-            (until `disarm`), or empty: only count, for `reached` and `hits`.
+        action: ``kill`` and ``stop`` (SIGKILL and SIGSTOP to this process), ``error`` (raise `FailpointError`), ``lose``
+            (raise `TimeoutError`, as where an answer is lost), ``sleep:S`` (seconds), ``hang`` (until `disarm`), or
+            empty: only count, for `reached` and `hits`.
         after: the hit at which it acts, from 1.
 
     Raises:
@@ -100,8 +110,9 @@ def arm(name: str, action: str = "", *, after: int = 1) -> None:
     if name not in NAMES:
         raise ValueError(f"there is no failpoint {name!r}; there are: {', '.join(NAMES)}")
     verb, _, seconds = action.partition(":")
-    if verb not in {"", "kill", "error", "sleep", "hang"} or after < 1 or bool(seconds) != (verb == "sleep"):
-        raise ValueError(f"{name}: {action!r} (after={after}) is no action; write kill, error, sleep:SECONDS or hang")
+    if verb not in _ACTIONS or after < 1 or bool(seconds) != (verb == "sleep"):
+        known = "kill, stop, error, lose, sleep:SECONDS or hang"
+        raise ValueError(f"{name}: {action!r} (after={after}) is no action; write {known}")
     _release(_points.get(name))
     _points[name] = _Point(verb, float(seconds or 0), after)
     armed = True
@@ -122,7 +133,15 @@ def disarm(name: str | None = None) -> None:
     global armed  # noqa: PLW0603  # see arm
     for each in [name] if name else list(_points):
         _release(_points.pop(each, None))
-    armed = bool(_points)
+    armed = bool(_points) or _observer is not None
+
+
+def observe(observer: Observer | None) -> None:
+    """Have every pass of every point told, counted from now on, before its action; None: no more."""
+    global armed, _observer  # noqa: PLW0603  # see arm
+    _observer = observer
+    _passed.clear()
+    armed = bool(_points) or observer is not None
 
 
 def hits(name: str) -> int:
@@ -138,9 +157,9 @@ async def reached(name: str) -> None:
     await _points[name].reached.wait()
 
 
-async def hit(name: str) -> None:
-    """Pass the point `name` in a coroutine; acts if it is armed and its turn has come."""
-    point = _due(name)
+async def hit(name: str, about: str = "") -> None:
+    """Pass the point `name` in a coroutine; acts if it is armed and its turn has come. `about` is for an observer."""
+    point = _due(name, about)
     if point is None:
         return
     if point.action in {"sleep", "hang"}:
@@ -149,9 +168,9 @@ async def hit(name: str) -> None:
         _act(name, point)
 
 
-def hit_sync(name: str) -> None:
+def hit_sync(name: str, about: str = "") -> None:
     """Pass the point `name` outside a coroutine (in a thread: the sleep blocks it, and `reached` is not served)."""
-    point = _due(name)
+    point = _due(name, about)
     if point is None:
         return
     if point.action in {"sleep", "hang"}:
@@ -160,7 +179,10 @@ def hit_sync(name: str) -> None:
         _act(name, point)
 
 
-def _due(name: str) -> _Point | None:
+def _due(name: str, about: str) -> _Point | None:
+    if _observer is not None:
+        _passed[name] += 1
+        _observer(name, _passed[name], about)
     point = _points.get(name)
     if point is None:
         return None
@@ -176,6 +198,10 @@ def _act(name: str, point: _Point) -> None:
         return
     if point.action == "kill":
         _kill()
+    if point.action == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if point.action == "lose":
+        raise TimeoutError(f"the answer was lost (failpoint {name})")
     if point.action == "error":
         raise FailpointError(f"failpoint {name}")
 

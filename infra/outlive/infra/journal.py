@@ -453,8 +453,12 @@ class Journal:
 
 
 async def _hit(batches: Sequence[Batch], where: str) -> None:
-    for point in {record.point for batch in batches for record in batch.records if record.point}:
-        await failpoints.hit(f"{point}.{where}")
+    about: dict[str, list[str]] = {}
+    for record in (record for batch in batches for record in batch.records if record.point):
+        names = [row.name for row in record.operations] or [fact.name for fact in record.facts if fact.name]
+        about.setdefault(record.point, []).extend(names or [child.kind for child in record.children])
+    for point, names in about.items():
+        await failpoints.hit(f"{point}.{where}", ", ".join(dict.fromkeys(names)))
 
 
 class Link:

@@ -341,7 +341,7 @@ class Relay:
     async def _mend(self, flow: _Flow) -> None:
         """Ask the stream if in doubt, read what is not in memory, and return to the usual way."""
         if flow.acked:
-            await failpoints.hit("publish.after")
+            await failpoints.hit("publish.after", f"event {flow.claim.published}")
             flow.acked = False
         await self._bus.wait_connected()
         if flow.doubt and not flow.closed:
@@ -349,7 +349,7 @@ class Relay:
         if flow.pending and not flow.queue and not flow.closed:
             await self._read(flow)
         if failpoints.armed and flow.queue and not flow.closed:
-            await failpoints.hit("publish.before")
+            await failpoints.hit("publish.before", f"event {flow.queue[0][0]}")
         if flow.closed:
             return
         if flow.queue:
