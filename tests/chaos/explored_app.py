@@ -3,7 +3,9 @@
 The world is a folder (``EXPLORED_WORLD``): each effect is one line in the file of its task.
 """
 
+import contextlib
 import os
+from collections import Counter
 from pathlib import Path
 
 from outlive.actors import App, Operation, Outcome, Task
@@ -12,41 +14,56 @@ app = App("explored")
 _WORLD = Path(os.environ.get("EXPLORED_WORLD", "."))
 
 
+def counted(world: Path, run: str) -> dict[str, int]:
+    """What has happened for one run in a world, by name."""
+    path = world / run
+    lines = path.read_text().splitlines() if path.exists() else []
+    return dict(Counter(line.partition(" ")[0] for line in lines))
+
+
 def done(task_id: str) -> list[str]:
     """What has happened for a task, in order."""
     path = _WORLD / task_id
     return path.read_text().splitlines() if path.exists() else []
 
 
-def do(task_id: str, what: str) -> int:
-    """Let something happen; its number."""
+def do(task_id: str, what: str) -> str:
+    """Let something happen."""
     with (_WORLD / task_id).open("a") as file:
         file.write(f"{what}\n")
-    return len(done(task_id))
+    return what
+
+
+def count(run: str) -> dict[str, int]:
+    """What has happened for one run, by name."""
+    return counted(_WORLD, run)
 
 
 def _run(op: Operation) -> str:
     return op.key.partition("/")[0]
 
 
+def _found(run: str, what: str) -> Outcome[str]:
+    return Outcome.happened(what) if what in done(run) else Outcome.did_not_happen()
+
+
 @app.tool(timeout=5, settle=1)
-def send_mail(op: Operation, to: str) -> int:
+def send_mail(op: Operation, to: str) -> str:
     """Send one mail; it can be found again."""
     return do(_run(op), f"mail {op.uuid}")
 
 
 @send_mail.reconcile
-def find_mail(op: Operation, to: str) -> Outcome[int]:
+def find_mail(op: Operation, to: str) -> Outcome[str]:
     """Look for it."""
-    found = done(_run(op))
-    what = f"mail {op.uuid}"
-    return Outcome.happened(found.index(what) + 1) if what in found else Outcome.did_not_happen()
+    return _found(_run(op), f"mail {op.uuid}")
 
 
 @app.tool(idempotent=True)
 def post(op: Operation, text: str) -> str:
     """Post once for each key."""
-    if f"post {op.uuid}" not in done(_run(op)):
+    with contextlib.suppress(FileExistsError):  # one of two that come at once wins
+        (_WORLD / f"post-{op.uuid}").touch(exist_ok=False)
         do(_run(op), f"post {op.uuid}")
     return text
 
@@ -72,23 +89,21 @@ def look(what: str) -> str:
 
 
 @app.tool(read_only=True)
-def look_and_count(run: str) -> int:
+def look_and_count(run: str) -> str:
     """Look at something, and change it."""
     return do(run, "look")
 
 
 @app.tool(requires_approval=True, timeout=5, settle=1)
-def announce(op: Operation, what: str) -> int:
+def announce(op: Operation, what: str) -> str:
     """Announced after a yes."""
     return do(_run(op), f"announce {op.uuid}")
 
 
 @announce.reconcile
-def find_announcement(op: Operation, what: str) -> Outcome[int]:
+def find_announcement(op: Operation, what: str) -> Outcome[str]:
     """Look for it."""
-    found = done(_run(op))
-    what = f"announce {op.uuid}"
-    return Outcome.happened(found.index(what) + 1) if what in found else Outcome.did_not_happen()
+    return _found(_run(op), f"announce {op.uuid}")
 
 
 @app.task
@@ -99,7 +114,7 @@ async def right(task: Task) -> list[str]:
     posted = await task.call(post, looked)
     await task.sleep(60)
     announced = await task.call(announce, "done")
-    return [posted, str(mail), str(announced)]
+    return [posted, mail, announced]
 
 
 @app.task
@@ -115,11 +130,9 @@ async def wrongly_idempotent(task: Task) -> str:
 
 
 @app.task
-async def wrongly_read_only(task: Task) -> int:
+async def wrongly_read_only(task: Task) -> str:
     """Its reader changes something."""
-    number = await task.call(look_and_count, task.task_id)
-    await task.call(post, "a")
-    return number > 0
+    return await task.call(post, await task.call(look_and_count, task.task_id))
 
 
 @app.task

@@ -14,15 +14,18 @@ import asyncio
 import inspect
 import os
 import secrets
+import shlex
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+import msgspec
+
 from outlive.actors.chaoskit.forks import Forks
 from outlive.actors.chaoskit.judge import Finding, Judge, grouped
-from outlive.actors.chaoskit.lane import Lane, NotExplorable, Run, Wishes
+from outlive.actors.chaoskit.lane import ANSWER, Lane, NotExplorable, Run, Wishes
 from outlive.actors.chaoskit.points import FAULTS, Fault, Point, enumerate_points, in_order
 from outlive.actors.chaoskit.testimony import Passed
 from outlive.actors.testing import Server, server
@@ -53,6 +56,7 @@ class Report:
         not_compared: what differs between two undisturbed runs.
         seed, seconds: of the order; how long it took from the first undisturbed run on.
         counted: the user's counter was asked.
+        command: explores the same again.
     """
 
     app: str
@@ -78,6 +82,25 @@ class Report:
     def per_minute(self) -> float:
         """Points tried in a minute."""
         return 60 * len(self.tried) / self.seconds if self.seconds else 0.0
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The report for programs."""
+        return {
+            "app": self.app, "kind": self.kind, "ok": self.ok, "seed": self.seed, "points": self.points,
+            "tried": list(map(str, self.tried)), "not_reached": list(map(str, self.not_reached)),
+            "seconds": round(self.seconds, 3), "per_minute": round(self.per_minute, 1), "counted": self.counted,
+            "violations": [
+                {
+                    "violation": finding.violation, "message": finding.message, "points": list(map(str, points)),
+                    "where": points[0].words, "repeat": f"{self.command} --only {points[0]}",
+                }
+                for finding, points in self.violations.items()
+            ],
+            "persons": {tool: list(map(str, points)) for tool, points in self.persons.items()},
+            "resent": {tool: list(map(str, points)) for tool, points in self.resent.items()},
+            "not_compared": self.not_compared,
+        }  # fmt: skip
 
     @property
     def text(self) -> str:
@@ -129,13 +152,13 @@ async def explore(
     only: Sequence[Point] = (),
     faults: Sequence[Fault] = FAULTS,
     yes: bool = True,
-    answer: str = "yes",
+    answer: str = ANSWER,
     signals: Sequence[tuple[str, Any]] = (),
     lanes: int | None = None,
     on: Server | None = None,
     path: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
-    said: Callable[[int, int, int], None] = lambda _tried, _of, _violations: None,
+    said: Callable[[int, int, int], None] | None = None,
 ) -> Report:
     """Explore one task.
 
@@ -171,9 +194,21 @@ async def explore(
         bus = await stack.enter_async_context(Bus.of(servers.settings, name="outlive explorer"))
         stack.push_async_callback(_stop, asyncio.ensure_future(bus.run()))
         exploration = _Exploration(forks, servers, bus, wishes, count, seed, said)
-        report = Report(app=app, kind=kind, seed=seed, counted=count is not None)
+        command = _command(app, wishes, count)
+        report = Report(app=app, kind=kind, seed=seed, counted=count is not None, command=command)
         await exploration.run(report, width, list(only), faults, points, seconds)
     return report
+
+
+def _command(app: str, wishes: Wishes, count: Counter | None) -> str:
+    words = ["outlive", "chaos", "explore", app, wishes.kind]
+    words += ["--input", msgspec.json.encode(wishes.input).decode()] if wishes.input else []
+    words += ["--count", f"{count.__module__}:{count.__qualname__}"] if count is not None else []
+    words += [] if wishes.yes else ["--no"]
+    words += ["--answer", wishes.answer] if wishes.answer != ANSWER else []
+    for name, value in wishes.signals:
+        words += ["--signal", f"{name}={msgspec.json.encode(value).decode()}"]
+    return shlex.join(words)
 
 
 async def _stop(serving: asyncio.Future[None]) -> None:
@@ -184,7 +219,7 @@ async def _stop(serving: asyncio.Future[None]) -> None:
 class _Exploration:
     def __init__(
         self, forks: Forks, servers: Server, bus: Bus, wishes: Wishes, count: Counter | None, seed: int,
-        said: Callable[[int, int, int], None],
+        said: Callable[[int, int, int], None] | None,
     ) -> None:  # fmt: skip
         self._forks, self._servers, self._bus, self._wishes = forks, servers, bus, wishes
         self._count = count
@@ -255,7 +290,8 @@ class _Exploration:
             report.persons.setdefault(tool, []).append(point)
         for tool in judge.resent(run):
             report.resent.setdefault(tool, []).append(point)
-        self._said(len(report.tried), report.points, len(self._found))
+        if self._said is not None:
+            self._said(len(report.tried), report.points, len(self._found))
 
     async def _counted(self, lane: Lane, point: Point | None) -> Run:
         self._runs += 1

@@ -91,7 +91,9 @@ class Seen:
     def end(self) -> tuple[str, str]:
         """Status and result (or failure) of the task itself."""
         status = next((row["status"] for row in self.run.tasks if row["task_id"] == self.run.name), "missing")
-        bodies = [fact["body"] for fact in self.run.facts if fact["task_id"] == self.run.name and fact["type"] == "status"]
+        bodies = [
+            fact["body"] for fact in self.run.facts if fact["task_id"] == self.run.name and fact["type"] == "status"
+        ]
         body = bodies[-1] if bodies and bodies[-1] is not None else b""
         return status, self.neutral(bytes(body).decode()) if status == Status.SUCCEEDED else ""
 
@@ -145,11 +147,19 @@ class Judge:
         if run.stuck:
             return [self._stuck(run)]
         seen = Seen(run)
-        return [*self._effects(seen), *self._outside(seen), *self._counts(seen), *self._ends(seen), *self._progress(seen)]
+        return [
+            *self._effects(seen),
+            *self._outside(seen),
+            *self._counts(seen),
+            *self._ends(seen),
+            *self._progress(seen),
+        ]
 
     def resent(self, run: Run) -> list[str]:
         """Return the idempotent tools that were called again under the same key: this rests on their remotes."""
-        return sorted({deed.tool for deed in Seen(run).deeds.values() if deed.nature == "idempotent" and deed.called > deed.keys})
+        return sorted(
+            {deed.tool for deed in Seen(run).deeds.values() if deed.nature == "idempotent" and deed.called > deed.keys}
+        )
 
     def _stuck(self, run: Run) -> Finding:
         if run.mismatch:
@@ -194,13 +204,17 @@ class Judge:
         usual, now = self.usual.run.counts, seen.run.counts
         for name in sorted({*usual, *now}):
             if (was := usual.get(name, 0)) != (got := now.get(name, 0)):
-                yield Finding("counter", f"the counter says {name}: {got}, undisturbed {was}. {self._why(seen, got > was)}")
+                yield Finding(
+                    "counter", f"the counter says {name}: {got}, undisturbed {was}. {self._why(seen, got > was)}"
+                )
 
     def _why(self, seen: Seen, more: bool) -> str:
         """Name who may be the cause: whoever was called more often than undisturbed."""
         if not more:
             return "It is taken to have happened and has not: see the reconcilers, and what a person was asked"
-        again = [deed for which, deed in sorted(seen.deeds.items()) if deed.called > _called(self.usual.deeds.get(which))]
+        again = [
+            deed for which, deed in sorted(seen.deeds.items()) if deed.called > _called(self.usual.deeds.get(which))
+        ]
         suspects = [
             f"{deed} is declared idempotent and was called again with the same key: its remote does not honour it"
             if deed.nature == "idempotent"

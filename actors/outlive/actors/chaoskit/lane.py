@@ -38,6 +38,9 @@ SETTINGS: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 """Of the workers: what waits leaves memory, a death is seen at once, a frozen worker is given up after three seconds."""
 
+ANSWER: Final = "yes"
+"""To a question without choices, where nothing else is said."""
+
 LOOK: Final = 0.02
 """Seconds between two looks at the task, where nothing is heard of its worker."""
 
@@ -60,7 +63,7 @@ class Wishes:
     kind: str
     input: Mapping[str, Any] = field(default_factory=dict[str, Any])
     yes: bool = True
-    answer: str = "yes"
+    answer: str = ANSWER
     signals: Sequence[tuple[str, Any]] = ()
 
     def input_of(self, name: str) -> dict[str, Any]:
@@ -269,7 +272,9 @@ class Lane:
 
     async def _answer(self, run: Run, row: Any, reason: Reason) -> None:
         step, task_id = reason.step_id or "", row["task_id"]
-        mark = codec.digest(f"{run.name} {task_id} {reason.reason} {step} {reason.operation_id} {reason.since}".encode()).hex()
+        mark = codec.digest(
+            f"{run.name} {task_id} {reason.reason} {step} {reason.operation_id} {reason.since}".encode()
+        ).hex()
         if mark in run.sent:
             return
         run.sent.add(mark)

@@ -21,7 +21,9 @@ _FROZEN: Final = frozenset(
         "outcome.after_commit", "final.before_commit", "final.after_commit", "publish.before",
     }
 )  # fmt: skip
-_TWICE: Final = frozenset({"ingest.before_commit", "ingest.after_commit", "claim.after", "effect.after", "final.after_commit"})
+_TWICE: Final = frozenset(
+    {"ingest.before_commit", "ingest.after_commit", "claim.after", "effect.after", "final.after_commit"}
+)
 _BY_FAULT: Final[dict[Fault, frozenset[str]]] = {
     "kill": frozenset(failpoints.NAMES), "lose": frozenset({"effect.after"}), "twice": _TWICE, "freeze": _FROZEN,
 }  # fmt: skip
@@ -117,7 +119,9 @@ def in_order(points: Sequence[Point], seed: int) -> list[Point]:
         sorts.setdefault((point.fault, point.name), []).append(point)
     for each in sorts.values():
         random.shuffle(each)
-    rounds = [[each[i] for each in sorts.values() if i < len(each)] for i in range(max(map(len, sorts.values()), default=0))]
+    rounds = [
+        [each[i] for each in sorts.values() if i < len(each)] for i in range(max(map(len, sorts.values()), default=0))
+    ]
     for each in rounds:
         random.shuffle(each)
     return [point for each in rounds for point in each]

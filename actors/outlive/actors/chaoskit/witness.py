@@ -12,7 +12,8 @@ from typing import Any, Final
 from outlive import actors, infra, protocol
 from outlive.actors import context
 from outlive.actors.chaoskit.testimony import Called, Nature, Outside, Passed, Returned, Said
-from outlive.actors.step import Runnable, ToolStep
+from outlive.actors.runnable import Runnable
+from outlive.actors.step import ToolStep
 from outlive.infra import failpoints
 from outlive.protocol import codec
 from outlive.protocol.operations import Outcome
@@ -61,7 +62,7 @@ class Witness:
             self._say(Returned(step.key, step.attempt, stored(value, step.tool.result_type)))
             return value
 
-        ToolStep.run = run  # type: ignore[method-assign]  # this process is for that alone
+        ToolStep.run = run  # type: ignore[method-assign, assignment]  # this process is for that alone
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Tell of a function of a task that touches the world by itself: what the interpreter can see of that."""

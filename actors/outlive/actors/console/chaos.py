@@ -1,4 +1,4 @@
-"""``chaos``: breaking what was started to be broken (``--chaos``), and the exam, to see what happens."""
+"""``chaos``: breaking what was started to be broken (``--chaos``), the exam, and the explorer, to see what happens."""
 
 import asyncio
 from collections import Counter
@@ -11,6 +11,7 @@ import msgspec
 from outlive.actors.chaos import KILL, Kill, Killed
 from outlive.actors.console import output
 from outlive.actors.console.exam import exam
+from outlive.actors.console.explore import explore
 from outlive.actors.console.options import Given, client_options, pass_given
 from outlive.infra import embedded
 from outlive.infra.bus import Bus, NoResponders, RequestTimeout
@@ -29,6 +30,7 @@ def chaos() -> None:
 
 
 chaos.add_command(exam)
+chaos.add_command(explore)
 
 
 @chaos.group()
