@@ -42,9 +42,9 @@ async def test_an_agent_is_a_tool_of_another(server: Server) -> None:
 
     assert "researcher: Finds out" not in lead.requests[0]
     assert "# Goal\ncount them" in helper.requests[0]
-    assert 'tool="researcher">\n7\n' in lead.requests[1]
-    assert 'tool="shout">\nHELLO\n' in lead.requests[1]
-    assert 'tool="fail" failed>\nRuntimeError: no way\n' in lead.requests[1]
+    assert """tool="researcher" call="researcher('count them')">\n7\n""" in lead.requests[1]
+    assert """tool="shout" call="shout('hello')">\nHELLO\n""" in lead.requests[1]
+    assert """tool="fail" failed call="fail('way')">\nRuntimeError: no way\n""" in lead.requests[1]
     children = await rows(server, "select kind, status from task where parent = 'family-1' order by kind")
     assert [tuple(row) for row in children] == [("fail", "failed"), ("researcher", "succeeded"), ("shout", "succeeded")]
 

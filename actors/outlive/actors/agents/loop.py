@@ -123,6 +123,8 @@ class Run:
             ahead = flow.history.known(flow.next_place)
             if last is None or (ahead is not None and ahead.name != Consent.name):
                 return agent.version  # the first decision, or one that is recorded
+            if ahead is None and last.same(agent.version):
+                return agent.version
             if ahead is not None:
                 asked = codec.decode(ahead.arguments or b"", Asked)
             else:
