@@ -303,5 +303,8 @@ async def test_a_model_without_tool_calls_decides_by_json(server: Server) -> Non
     async with serving(app, server) as client:
         assert await _run(client, app, "goal-11") == Report(files=2, words=["x"])
 
+    assert "- read_file: Read a file. arguments: {" in script.instructions[1], (
+        "a schema alone is not shown to every model"
+    )
     assert "words of a.txt" in script.requests[2]
     assert "you chose nothing: '{broken'" in script.requests[3]

@@ -180,7 +180,8 @@ class Agent:
     def fixed(self) -> int:
         """Tokens that instructions and tools take in every request."""
         offers = codec.canonical([dataclasses.asdict(offer) for offer in self.offers((), planned=True, recall=True)])
-        return tokens(self.whole_instructions) + tokens(offers.decode())
+        times = 2 if self.mode == "json" else 1  # as a schema, and in words
+        return tokens(self.whole_instructions) + times * tokens(offers.decode())
 
     def naming(self, items: Sequence[str]) -> int:
         """Tokens that it takes to name a plan's items with each tool."""

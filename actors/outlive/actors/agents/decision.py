@@ -50,7 +50,8 @@ class Decision(Effect[Decided]):
         parts += ["the goal is reached"] if value.finished else []
         now = Version(value.model, value.prompt, "")
         changed = "" if self._before is None or self._before.same(now) else f" ({describe(self._before, now)})"
-        return printable(f"Decided{changed}: {', '.join(parts) or 'nothing of use'}")
+        useless = f"nothing of use: {'; '.join(value.problems)[:200]}" if value.problems else "nothing of use"
+        return printable(f"Decided{changed}: {', '.join(parts) or useless}")
 
     def _call(self, call: Call) -> str:
         tool = self._tools.get(call.tool)

@@ -291,7 +291,7 @@ class Run:
         else:
             evidence = self._brakes.evidence
         if evidence is not None:
-            await self._ask(Question(text=f"{evidence} What should it do? (Or cancel the task.)"[:2000]))
+            await self._ask(Question(text=f"{evidence.rstrip('.')}. What should it do? (Or cancel the task.)"[:2000]))
             self._brakes.release()
             self._unusable = 0
 

@@ -114,6 +114,8 @@ async def ask(
         ModelHTTPError, ModelAPIError, TimeoutError, OSError: what its client raises, for `outlive.actors.classifier`.
     """
     parameters = _as_tools(offers) if mode == "tools" else _as_json(offers)
+    if mode == "json":
+        instructions = f"{instructions}\n\n{_choices(offers)}"
     request = ModelRequest(parts=[UserPromptPart(text)], instructions=instructions)
     options = cast("ModelSettings", dict(settings))
     try:
@@ -190,6 +192,12 @@ def _as_json(offers: Sequence[Offer]) -> ModelRequestParameters:
         output_mode="native", output_object=OutputObjectDefinition(json_schema=schema, name="decision"),
         allow_text_output=True,
     )  # fmt: skip
+
+
+def _choices(offers: Sequence[Offer]) -> str:
+    """Write down what may be chosen: many servers hold an answer to its schema, and do not show the schema to the model."""
+    lines = [f"- {o.name}: {o.description} arguments: {codec.canonical(o.schema).decode()}" for o in offers]
+    return "\n".join(['Answer with one JSON object, {"action": NAME, "arguments": {...}}. The actions:', *lines])
 
 
 def _answer(response: ModelResponse, mode: Mode, tags: tuple[str, str]) -> Answer:
