@@ -14,7 +14,7 @@ import msgspec
 
 from outlive.actors.chaoskit.scene import PERSON, Scene
 from outlive.infra.reader import Gap
-from outlive.protocol import codec
+from outlive.protocol import codec, keys
 from outlive.protocol.task import Status
 
 Told = Callable[[Mapping[str, Any]], bool]
@@ -112,7 +112,7 @@ async def repeated(scene: Scene, tasks: Sequence[Expected], seen: Mapping[str, S
     wrong: list[str] = []
     for task in tasks:
         found = seen[task.task_id]
-        ledger = {row["key"]: row for row in found.ledger if not row["name"].endswith("-decides")}
+        ledger = {row["key"]: row for row in found.ledger if not keys.is_request(row["name"])}
         for key in [*ledger, *(key for key in found.outside if key not in ledger)]:
             row, done = ledger.get(key), found.outside.get(key, [])
             lines.append({
@@ -170,7 +170,7 @@ def _disagreements(task: Expected, found: Seen) -> list[str]:
     for one in found.ledger:
         outside = len(found.outside.get(one["key"], []))
         due = task.not_done.get(one["name"], DONE)
-        if one["status"] != due or (outside != (due == DONE) and not one["name"].endswith("-decides")):
+        if one["status"] != due or (outside != (due == DONE) and not keys.is_request(one["name"])):
             wrong.append(f"the ledger says {one['name']} {one['status']}, outside it happened {outside} times")
     wrong += [f"command {one['command_id']} has no answer" for one in found.commands if one["code"] is None]
     return wrong

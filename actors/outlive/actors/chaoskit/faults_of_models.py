@@ -9,6 +9,7 @@ from outlive.actors.chaoskit.evidence import Expected, TakeOver
 from outlive.actors.chaoskit.exam import Played
 from outlive.actors.chaoskit.faults import GOES, TAKEN, stand
 from outlive.actors.chaoskit.scene import Scene
+from outlive.protocol import keys
 from outlive.protocol.commands import Retry
 
 AGENT: Final = "outlive.actors.chaoskit.scripted:app"
@@ -70,7 +71,7 @@ async def llm_times_out(where: Scene) -> Played:
 
 
 def _decision(event: Mapping[str, Any], status: str) -> bool:
-    return bool(event["type"] == "step" and event["name"].endswith("-decides") and event["status"] == status)
+    return bool(event["type"] == "step" and keys.is_request(event["name"]) and event["status"] == status)
 
 
 async def _reopened(where: Scene, task_id: str) -> bool:
