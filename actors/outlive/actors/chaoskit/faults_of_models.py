@@ -10,7 +10,9 @@ from outlive.actors.chaoskit.exam import Played
 from outlive.actors.chaoskit.faults import GOES, TAKEN, stand
 from outlive.actors.chaoskit.scene import Scene
 from outlive.protocol import keys
-from outlive.protocol.commands import Retry
+
+AGAIN: Final = "ask again"
+"""What a person may say where a model gave no answer."""
 
 AGENT: Final = "outlive.actors.chaoskit.scripted:app"
 _STAYS_AWAY: Final = 10.0
@@ -44,14 +46,11 @@ async def llm_times_out(where: Scene) -> Played:
     await where.worker(AGENT)
     await where.client.submit("buyer", _goal(GOES), task_id=GOES)
     await where.client.submit("buyer", _goal(TAKEN), task_id=TAKEN)
-    await where.until_ended(GOES, TAKEN)
-    failed = await stand(where, TAKEN)
-    failure = (await where.client.get(TAKEN)).failure
-    step = failure.step_id if failure is not None else None
+    await where.until_paused(TAKEN, "question")
+    stood = await stand(where, TAKEN)
     await where.service.calm()
-    await where.client.command(TAKEN, Retry(step_id=step))
-    await where.until("the task goes on", lambda: _reopened(where, TAKEN))
-    await where.until_ended(TAKEN)
+    await _answer(where, TAKEN, AGAIN)
+    await where.until_ended(GOES, TAKEN)
     asked = {task_id: await _requests(where, task_id) for task_id in (GOES, TAKEN)}
     counts = {task_id: {number: len(models) for number, models in found.items()} for task_id, found in asked.items()}
     timed_out = {task_id: await _timeouts(where, task_id) for task_id in (GOES, TAKEN)}
@@ -64,7 +63,7 @@ async def llm_times_out(where: Scene) -> Played:
         happened={"requests to the model, by decision": counts, "attempts that timed out": timed_out},
         struck=timed_out == {GOES: 1, TAKEN: 2} and counts[GOES].get(3) == 2, tasks=tasks,
         take_over=TakeOver(
-            task=tasks[1], typed=[f"outlive retry {TAKEN} {step}"], verbs=["retry"], before=failed,
+            task=tasks[1], typed=[f"outlive answer {TAKEN} '{AGAIN}'"], verbs=["signal"], before=stood,
             check=None if kept else f"a decision that was recorded was asked for again: {counts}",
         ),
     )  # fmt: skip
@@ -72,10 +71,6 @@ async def llm_times_out(where: Scene) -> Played:
 
 def _decision(event: Mapping[str, Any], status: str) -> bool:
     return bool(event["type"] == "step" and keys.is_request(event["name"]) and event["status"] == status)
-
-
-async def _reopened(where: Scene, task_id: str) -> bool:
-    return bool((await where.task(task_id))["status"] != "failed")
 
 
 async def _timeouts(where: Scene, task_id: str) -> int:

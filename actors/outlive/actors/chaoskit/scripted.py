@@ -25,7 +25,7 @@ ANSWERS: Final = 3.0
 FOR: Final = "Buy paper and a ribbon for "
 ASK_FIRST: Final = "Ask first whether the ribbon is wanted."
 
-_NUMBER: Final = re.compile(r'tool="order">\n(\d+)\n')
+_NUMBER: Final = re.compile(r'tool="order"[^>]*>\n(\d+)\n')
 
 
 class Bought(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ def _choice(model: str, text: str) -> tuple[int, str, dict[str, Any]]:
         return 1, "look", {"item": "paper"}
     if not orders:
         return 2, "order", {"item": "paper"}
-    if asks and 'tool="person"' not in text:
+    if asks and 'of="person"' not in text:
         return 3, "ask_person", {"question": "May it have a ribbon?"}
     if len(orders) == 1:
         return 3 + asks, "order", {"item": "ribbon"}
