@@ -35,7 +35,7 @@ DECISIONS: Final = (
 PLANS: Final = "select body from outlive_store.fact where task_id = $1 and type = 'plan' order by seq"
 RESULT: Final = "select body from outlive_store.fact where task_id = $1 and type = 'status' and status = 'succeeded'"
 STATUS: Final = "select status = $2 from outlive.task where task_id = $1"
-LOST: Final = "select step_id, attempt, error_class, reason from outlive_store.attempt where step_id = any($1) and reason like '%worker ended%'"
+LOST: Final = "select step_id, attempt, error_class, reason from outlive_store.attempt where step_id = any($1) and task_id = $2 and reason like '%worker ended%'"
 
 
 class Calm:
@@ -112,16 +112,16 @@ async def _assert_as_without_a_death(server: Server, service: FakeService, task:
     assert decisions == calm.decisions, "each decision rests on the same facts"
     assert not [arguments for _, arguments in decisions if BODY in arguments], "facts by reference, no transcript"
     assert sum(BODY in request for request in requests) > 8, "and yet they were shown"
-    await _assert_asked_once(server, requests, {row["step_id"]: row["attempt"] for row in rows})
+    await _assert_asked_once(server, task, requests, {row["step_id"]: row["attempt"] for row in rows})
 
 
-async def _assert_asked_once(server: Server, requests: list[str], attempts: dict[str, int]) -> None:
+async def _assert_asked_once(server: Server, task: str, requests: list[str], attempts: dict[str, int]) -> None:
     """Each question reached the model once; one that was in flight at the death may again, and stands in the ledger."""
     assert set(requests) == set(calm.requests), "the same questions, byte for byte"
     repeated = [step for step, number in attempts.items() if number > 1]
     assert len(repeated) <= 1
     assert len(requests) - len(calm.requests) <= len(repeated)
-    lost = await fetch(server, LOST, list(attempts))
+    lost = await fetch(server, LOST, list(attempts), task)
     assert [(row["step_id"], row["attempt"], row["error_class"]) for row in lost] == [
         (s, 1, "timeout") for s in repeated
     ]
