@@ -23,13 +23,16 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from outlive.actors.app import App
 from outlive.actors.chaoskit.forks import Forks
 from outlive.actors.chaoskit.judge import Finding, Judge, grouped
 from outlive.actors.chaoskit.lane import ANSWER, Lane, NotExplorable, Run, Wishes
 from outlive.actors.chaoskit.points import FAULTS, Fault, Point, enumerate_points, in_order
+from outlive.actors.chaoskit.specs import spec_of
 from outlive.actors.chaoskit.testimony import Passed
-from outlive.actors.testing import Server, server
+from outlive.actors.testing.server import Server, server
 from outlive.infra.bus import Bus
+from outlive.protocol.tools import AnyKind
 
 Counter: TypeAlias = Callable[..., Mapping[str, int] | Awaitable[Mapping[str, int]]]
 """Gives numbers by name; with a parameter it is given the name of the run, which is the task's id and tenant."""
@@ -141,8 +144,8 @@ def _places(points: Sequence[Point]) -> str:
 
 
 async def explore(
-    app: str,
-    kind: str,
+    app: App | str,
+    kind: AnyKind | str,
     input: Mapping[str, Any] | None = None,  # noqa: A002  # the word of the contract
     *,
     count: Counter | None = None,
@@ -163,8 +166,8 @@ async def explore(
     """Explore one task.
 
     Args:
-        app: ``module:name``; imported by worker processes.
-        kind: of the task.
+        app: the app, or ``module:name``; imported by worker processes.
+        kind: of the task, or its name.
         input: its arguments; ``{trial}`` in a text becomes the name of the run.
         count: see the module; one without a parameter has runs take turns.
         points: at most so many; None: all.
@@ -184,18 +187,20 @@ async def explore(
     Raises:
         NotExplorable: the task does not end undisturbed, or cannot be submitted.
         ForkFailed: the app cannot be imported, or its worker does not serve.
+        LookupError: the app stands in no module.
     """
+    spec, kind = spec_of(app), kind if isinstance(kind, str) else kind.name
     wishes = Wishes(kind=kind, input=dict(input or {}), yes=yes, answer=answer, signals=signals)
     by_run = count is None or bool(inspect.signature(count).parameters)
     width = lanes or 2 * (os.cpu_count() or 1) if by_run else 1
     async with AsyncExitStack() as stack:
         servers = await stack.enter_async_context(nullcontext(on) if on is not None else server())
-        forks = await stack.enter_async_context(Forks(app, path=path, environment=environment, spare=width + 1))
+        forks = await stack.enter_async_context(Forks(spec, path=path, environment=environment, spare=width + 1))
         bus = await stack.enter_async_context(Bus.of(servers.settings, name="outlive explorer"))
         stack.push_async_callback(_stop, asyncio.ensure_future(bus.run()))
         exploration = _Exploration(forks, servers, bus, wishes, count, seed, said)
-        command = _command(app, wishes, count)
-        report = Report(app=app, kind=kind, seed=seed, counted=count is not None, command=command)
+        command = _command(spec, wishes, count)
+        report = Report(app=spec, kind=kind, seed=seed, counted=count is not None, command=command)
         await exploration.run(report, width, list(only), faults, points, seconds)
     return report
 

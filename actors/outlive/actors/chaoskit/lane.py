@@ -20,7 +20,8 @@ import msgspec
 from outlive.actors.chaoskit.forks import Fork, Forks, first
 from outlive.actors.chaoskit.points import Point
 from outlive.actors.chaoskit.testimony import Called, Passed, Returned, Said
-from outlive.actors.testing import Server, VirtualTime, fresh, virtual_time
+from outlive.actors.testing.clock import VirtualTime, virtual_time
+from outlive.actors.testing.server import Server, fresh
 from outlive.infra import database, sql
 from outlive.infra.bus import Bus
 from outlive.protocol import codec, keys

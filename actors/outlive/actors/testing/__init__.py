@@ -4,7 +4,15 @@
 - `fake_service`: a remote with an effect count that no crash touches; loses answers, hangs, throttles, acts late.
 - `virtual_time`: an hour's sleep passes when the test says so.
 - `failpoints`: kill, delay or fail a worker at a named point (``OUTLIVE_FAILPOINTS`` for workers in other processes).
+- `TestWorker`: a worker in a process of its own, to be killed, frozen and started again.
+- `assert_effects_once`, `assert_progress_gapless`: what must hold afterwards.
+- `explore`: runs a task once per point at which its worker may die, and compares.
+
+pytest has fixtures for these by itself, see `outlive.pytest_plugin`.
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
 
 from outlive.actors.testing.clock import VirtualTime, virtual_time
 from outlive.actors.testing.fake_service import (
@@ -16,8 +24,13 @@ from outlive.actors.testing.fake_service import (
     FakeService,
     fake_service,
 )
+from outlive.actors.testing.proofs import assert_effects_once, assert_progress_gapless
 from outlive.actors.testing.server import Backend, Server, fresh, server, server_sync
 from outlive.infra import failpoints
+
+if TYPE_CHECKING:
+    from outlive.actors.chaoskit.explorer import explore
+    from outlive.actors.testing.worker import TestWorker
 
 __all__ = [
     "URL_VARIABLE",
@@ -28,7 +41,11 @@ __all__ = [
     "FakeClient",
     "FakeService",
     "Server",
+    "TestWorker",
     "VirtualTime",
+    "assert_effects_once",
+    "assert_progress_gapless",
+    "explore",
     "failpoints",
     "fake_service",
     "fresh",
@@ -36,3 +53,12 @@ __all__ = [
     "server_sync",
     "virtual_time",
 ]
+
+_LATER: Final = {"TestWorker": "outlive.actors.testing.worker", "explore": "outlive.actors.chaoskit.explorer"}
+"""What uses this package itself."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATER[name]), name)
