@@ -17,7 +17,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -254,10 +254,8 @@ class _Exploration:
         report.violations = grouped(self._found)
         report.seconds = time.monotonic() - began
 
-    @asynccontextmanager
-    async def _lane(self) -> Any:
-        async with Lane(self._forks, self._servers, self._bus, self._wishes, patience=self._patience) as lane:
-            yield lane
+    def _lane(self) -> Lane:
+        return Lane(self._forks, self._servers, self._bus, self._wishes, patience=self._patience)
 
     async def _undisturbed(self, lane: Lane) -> tuple[Judge, list[Passed]]:
         """Run it twice (what differs is not compared), and a first time for what is only made once."""

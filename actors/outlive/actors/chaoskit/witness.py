@@ -9,7 +9,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from outlive import actors, infra, protocol
+import outlive.actors
+import outlive.infra
+import outlive.protocol
 from outlive.actors import context
 from outlive.actors.chaoskit.testimony import Called, Nature, Outside, Passed, Returned, Said
 from outlive.actors.runnable import Runnable
@@ -28,7 +30,9 @@ _TOUCHES: Final = {
     "shutil.rmtree": "removed the folder", "subprocess.Popen": "started", "os.system": "ran", "socket.connect": "connected",
     "sqlite3.connect": "opened the database",
 }  # fmt: skip
-_OURS: Final = tuple(str(Path(str(package.__file__)).parent) for package in (actors, infra, protocol))
+_OURS: Final = tuple(
+    str(Path(str(package.__file__)).parent) for package in (outlive.actors, outlive.infra, outlive.protocol)
+)
 _OTHERS: Final = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 
 
