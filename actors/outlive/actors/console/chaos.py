@@ -26,7 +26,7 @@ _PATIENCE: Final = 2.0
 
 @click.group()
 def chaos() -> None:
-    """Break things, to see what happens."""
+    """Break things, to see what happens: kill, explore, exam."""
 
 
 chaos.add_command(exam)
