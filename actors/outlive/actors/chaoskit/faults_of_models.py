@@ -46,11 +46,12 @@ async def llm_times_out(where: Scene) -> Played:
     await where.worker(AGENT)
     await where.client.submit("buyer", _goal(GOES), task_id=GOES)
     await where.client.submit("buyer", _goal(TAKEN), task_id=TAKEN)
+    await where.until_ended(GOES)
     await where.until_paused(TAKEN, "question")
     stood = await stand(where, TAKEN)
     await where.service.calm()
     await _answer(where, TAKEN, AGAIN)
-    await where.until_ended(GOES, TAKEN)
+    await where.until_ended(TAKEN)
     asked = {task_id: await _requests(where, task_id) for task_id in (GOES, TAKEN)}
     counts = {task_id: {number: len(models) for number, models in found.items()} for task_id, found in asked.items()}
     timed_out = {task_id: await _timeouts(where, task_id) for task_id in (GOES, TAKEN)}
