@@ -3,7 +3,6 @@
 The world is a folder (``EXPLORED_WORLD``): each effect is one line in the file of its task.
 """
 
-import contextlib
 import os
 from collections import Counter
 from pathlib import Path
@@ -18,7 +17,8 @@ def counted(world: Path, run: str) -> dict[str, int]:
     """What has happened for one run in a world, by name."""
     path = world / run
     lines = path.read_text().splitlines() if path.exists() else []
-    return dict(Counter(line.partition(" ")[0] for line in lines))
+    posts = len(list(world.glob(f"{run}.post.*")))
+    return dict(Counter(line.partition(" ")[0] for line in lines) + Counter(post=posts))
 
 
 def done(task_id: str) -> list[str]:
@@ -62,9 +62,7 @@ def find_mail(op: Operation, to: str) -> Outcome[str]:
 @app.tool(idempotent=True)
 def post(op: Operation, text: str) -> str:
     """Post once for each key."""
-    with contextlib.suppress(FileExistsError):  # one of two that come at once wins
-        (_WORLD / f"post-{op.uuid}").touch(exist_ok=False)
-        do(_run(op), f"post {op.uuid}")
+    (_WORLD / f"{_run(op)}.post.{op.uuid}").touch()
     return text
 
 

@@ -99,6 +99,7 @@ async def test_a_task_that_does_not_end_is_refused_with_what_to_do(shared: Serve
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # some two hundred runs
 @pytest.mark.parametrize("kind", ["right", "paid"])
 async def test_right_tasks_at_every_point(shared: Server, tmp_path: Path, kind: str) -> None:
     report: Report = await _world(tmp_path)(kind, on=shared)
@@ -108,6 +109,7 @@ async def test_right_tasks_at_every_point(shared: Server, tmp_path: Path, kind: 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # some two hundred runs
 @pytest.mark.parametrize(
     ("kind", "violations"),
     [

@@ -208,7 +208,8 @@ async def explore(
 def _command(app: str, wishes: Wishes, count: Counter | None) -> str:
     words = ["outlive", "chaos", "explore", app, wishes.kind]
     words += ["--input", msgspec.json.encode(wishes.input).decode()] if wishes.input else []
-    words += ["--count", f"{count.__module__}:{count.__qualname__}"] if count is not None else []
+    counter = "" if count is None else f"{count.__module__}:{count.__qualname__}"
+    words += ["--count", counter] if counter and "<locals>" not in counter else []
     words += [] if wishes.yes else ["--no"]
     words += ["--answer", wishes.answer] if wishes.answer != ANSWER else []
     for name, value in wishes.signals:

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 import asyncpg
 import msgspec
 
-from outlive.actors.chaoskit.forks import Fork, Forks, first
+from outlive.actors.chaoskit.forks import Fork, ForkFailed, Forks, first
 from outlive.actors.chaoskit.points import Point
 from outlive.actors.chaoskit.testimony import Called, Passed, Returned, Said
 from outlive.actors.testing.clock import VirtualTime, virtual_time
@@ -153,8 +153,7 @@ class Lane:
 
     async def run(self, name: str, point: Point | None = None) -> Run:
         """Run the task once, under a tenant of its own. Raises `ForkFailed`, and `NotExplorable` for a refused submit."""
-        worker = await self._living()
-        await worker.arm(point.armed if point else "")
+        worker = await self._armed(point)
         run = Run(name=name, point=point, heard=[worker.said])
         began = time.monotonic()
         await self._submit(run)
@@ -176,6 +175,18 @@ class Lane:
             self._worker = await self._forks.take()
             await self._worker.serve(self._own.environment)
         return self._worker
+
+    async def _armed(self, point: Point | None) -> Fork:
+        """Arm a living worker; the last run's may just be dying, of what it passed when that run was over."""
+        while True:
+            worker = await self._living()
+            try:
+                await worker.arm(point.armed if point else "")
+            except ForkFailed:
+                if worker.why or not worker.gone.is_set():
+                    raise
+            else:
+                return worker
 
     async def _mind(self, run: Run) -> None:
         """Replace a worker that has died or was frozen, deliver again, let a frozen one that was given up go on."""
