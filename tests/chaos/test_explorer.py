@@ -87,10 +87,11 @@ async def test_a_branch_on_what_is_not_recorded_is_found(shared: Server, tmp_pat
 
 
 async def test_what_nobody_can_know_is_a_persons_and_no_violation(shared: Server, tmp_path: Path) -> None:
-    report: Report = await _world(tmp_path)("paid", on=shared, only=_only("kill:effect.after@1", "lose:effect.after@1"))
+    points = _only("kill:intent.after_commit@1", "kill:effect.after@1", "lose:effect.after@1")
+    report: Report = await _world(tmp_path)("paid", on=shared, only=points)
     assert report.ok, report.text
-    assert len(report.persons["charge"]) == 2
-    assert "a person decides about charge at 2 points" in report.text
+    assert {tool: len(found) for tool, found in report.persons.items()} == {"charge": 3}
+    assert "a person decides about charge at 3 points" in report.text
 
 
 async def test_a_task_that_does_not_end_is_refused_with_what_to_do(shared: Server, tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ async def test_right_tasks_at_every_point(shared: Server, tmp_path: Path, kind: 
     report: Report = await _world(tmp_path)(kind, on=shared)
     print(report.text)
     assert report.ok, report.text
-    assert len(report.tried) == report.points > 50
+    assert len(report.tried) == report.points > 30
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ import msgspec
 
 from outlive.actors.chaoskit.forks import Fork, ForkFailed, Forks, first
 from outlive.actors.chaoskit.points import Point
-from outlive.actors.chaoskit.testimony import Called, Passed, Returned, Said
+from outlive.actors.chaoskit.testimony import Passed, Returned, Said
 from outlive.actors.testing.clock import VirtualTime, virtual_time
 from outlive.actors.testing.server import Server, fresh
 from outlive.infra import database, sql
@@ -300,7 +300,7 @@ class Lane:
                 await self._publish(run, Signal(name=answer_signal(step), value=text, command_id=mark), task_id)
             case ReasonCode.OUTCOME_UNKNOWN:
                 key = keys.operation_key(run.name, task_id, step, reason.operation_id or "1")
-                run.persons.append((self._tool(run, key), reason.reason))
+                run.persons.append((reason.message.partition(" ")[0], reason.reason))  # it begins with the tool's name
                 await self._publish(run, self._resolve(run, key, operation_id, mark), task_id)
             case ReasonCode.THROTTLED if reason.until is not None:
                 return
@@ -318,9 +318,6 @@ class Lane:
             return Resolve(operation_id=operation_id, verdict="happened_result_lost", command_id=mark)
         result = msgspec.json.decode(returned[0].result)
         return Resolve(operation_id=operation_id, verdict="happened", result=result, command_id=mark)
-
-    def _tool(self, run: Run, key: str) -> str:
-        return next((said.tool for said in run.said if isinstance(said, Called) and said.key == key), key)
 
     async def _pass_time(self, rows: Sequence[Any]) -> None:
         """Where all that lives waits for a time, let the first of these times come."""
