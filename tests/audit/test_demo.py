@@ -235,7 +235,7 @@ def test_a_plain_loop_opens_eight_tickets_for_seven_findings(start: Callable[...
     assert end["verdict"].startswith("8 tickets for 7 findings")
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_ending_the_demo_leaves_no_process(start: Callable[..., Running], how: signal.Signals) -> None:
     process = start().process
     assert process.stdout is not None

@@ -290,3 +290,10 @@ async def _picture(connection: Any) -> str:
     )
     lines = ["tasks:", *map(str, summary), "open:", *map(str, open_tasks), "workers:", *map(str, workers)]
     return "\n".join(lines)
+
+
+def some(moments: Iterable[Any], *plain: Any) -> list[Any]:
+    """These moments as parameters: the plain ones in every run, all others with ``-m slow``."""
+    import pytest  # workers' processes use this module as well
+
+    return [moment if moment in plain else pytest.param(moment, marks=pytest.mark.slow) for moment in moments]

@@ -8,7 +8,7 @@ from outlive.infra.client import Client
 from outlive.protocol.answers import Code
 from outlive.protocol.errors import CommandRefused, TaskFailed
 from outlive.protocol.plan import Item, Plan
-from tests.chaos.harness import WorkerProcess, assert_progress_gapless, fetch, submit_many, until, wait_all_final
+from tests.chaos.harness import WorkerProcess, assert_progress_gapless, fetch, some, submit_many, until, wait_all_final
 
 APP = "tests.chaos.planned_app:app"
 ASKED = "select reasons -> 0 ->> 'message' = $1 from outlive.waiting where task_id = 'agent-0'"
@@ -32,7 +32,10 @@ async def _answer(client: Client, shared: Server, item: str) -> None:
     await client.answer("agent-0", reason.step_id or "", "yes")
 
 
-@pytest.mark.parametrize("failpoints", ["", *KILLS])
+@pytest.mark.parametrize(
+    "failpoints",
+    some(["", *KILLS], "", "outcome.before_commit=kill@2", "intent.after_commit=kill@2", "ingest.after_commit=kill@2"),
+)
 async def test_whatever_dies_the_agent_goes_on_by_the_edited_plan(
     shared: Server, service: FakeService, failpoints: str
 ) -> None:

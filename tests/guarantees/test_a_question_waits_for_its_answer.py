@@ -6,7 +6,7 @@ from outlive.actors.testing import FakeService, Server
 from outlive.infra.client import Client
 from outlive.protocol.answers import Code
 from outlive.protocol.errors import CommandRefused
-from tests.chaos.harness import WorkerProcess, assert_progress_gapless, fetch, submit_many, until
+from tests.chaos.harness import WorkerProcess, assert_progress_gapless, fetch, some, submit_many, until
 
 APP = "tests.chaos.questions_app:app"
 ASKED = (
@@ -20,7 +20,16 @@ KILLS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("failpoints", KILLS)
+@pytest.mark.parametrize(
+    "failpoints",
+    some(
+        KILLS,
+        "claim.after=kill@2",
+        "outcome.before_commit=kill@1",
+        "outcome.after_commit=kill@3",
+        "ingest.after_commit=kill@2",
+    ),
+)
 async def test_whenever_a_worker_dies_each_question_is_put_once(
     shared: Server, service: FakeService, failpoints: str
 ) -> None:

@@ -15,6 +15,7 @@ from tests.chaos.harness import (
     assert_progress_gapless,
     fetch,
     send,
+    some,
     submit_many,
     until,
     wait_all_final,
@@ -140,8 +141,9 @@ async def _calm(session_server: Server) -> None:
 
 
 @pytest.mark.usefixtures("_calm")
-@pytest.mark.parametrize(("name", "hit"), SOME)
-async def test_a_kill_at(shared: Server, service: FakeService, name: str, hit: int) -> None:
+@pytest.mark.parametrize("at", some(SOME, *SOME[:4], SOME[5], SOME[7]))
+async def test_a_kill_at(shared: Server, service: FakeService, at: tuple[str, int]) -> None:
+    name, hit = at
     task = await _run(shared, service, f"{name}=kill@{hit}")
     await _assert_as_without_a_death(shared, service, task)
 

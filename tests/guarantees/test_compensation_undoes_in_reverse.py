@@ -19,6 +19,7 @@ from tests.chaos.harness import (
     WorkerProcess,
     assert_effects_once,
     assert_progress_gapless,
+    some,
     submit_many,
     until,
     wait_all_final,
@@ -92,7 +93,7 @@ POINTS = ["intent.before_commit", "intent.after_commit", "effect.before", "effec
 
 
 @pytest.mark.parametrize("nth", [5, *(pytest.param(each, marks=pytest.mark.slow) for each in (4, 6))])
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", some(POINTS, "intent.after_commit", "effect.after", "outcome.before_commit"))
 async def test_a_death_while_undoing_neither_skips_one_nor_does_it_twice(
     shared: Server, service: FakeService, point: str, nth: int
 ) -> None:

@@ -14,7 +14,7 @@ from outlive.protocol.answers import Code
 from outlive.protocol.errors import CommandRefused
 from outlive.protocol.operations import OperationStatus
 from outlive.protocol.task import Status
-from tests.chaos.harness import WorkerProcess, assert_progress_gapless, fetch, submit_many, until, wait_all_final
+from tests.chaos.harness import WorkerProcess, assert_progress_gapless, fetch, some, submit_many, until, wait_all_final
 
 APP = "tests.chaos.effects_app:app"
 PAUSED = "select count(*) = 1 from outlive.task where status = 'paused'"
@@ -23,6 +23,8 @@ POINTS = [
     "effect.before", "effect.after", "outcome.before_commit", "outcome.after_commit",
 ]  # fmt: skip
 """All that lies between a person's word and the outcome."""
+
+MOMENTS = some(POINTS, "clerk.after_commit", "intent.after_commit", "effect.after", "outcome.before_commit")
 
 
 def worker(shared: Server, service: FakeService, failpoints: str = "") -> WorkerProcess:
@@ -71,7 +73,7 @@ async def events(shared: Server, task_id: str) -> AsyncGenerator[dict[str, Any]]
         yield json.loads(row["event"])
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", MOMENTS)
 async def test_killed_after_a_correction_it_is_one_effect_with_it(
     shared: Server, service: FakeService, point: str
 ) -> None:
@@ -115,7 +117,9 @@ async def test_a_yes_is_asked_for_again(shared: Server, service: FakeService) ->
             await client.approve("letter-0", "1:2")
 
 
-@pytest.mark.parametrize("point", ["", "claim.after", "outcome.before_commit", "outcome.after_commit"])
+@pytest.mark.parametrize(
+    "point", some(["", "claim.after", "outcome.before_commit", "outcome.after_commit"], "", "outcome.before_commit")
+)
 async def test_a_read_only_step_is_corrected_too(
     shared: Server, service: FakeService, tmp_path: Path, point: str
 ) -> None:
@@ -193,7 +197,7 @@ async def test_a_remote_that_repeats_its_error_gets_a_new_key(shared: Server, se
         assert (first.status, second.result) == (OperationStatus.FAILED, 1)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", MOMENTS)
 async def test_killed_after_that_word_it_is_one_effect(shared: Server, service: FakeService, point: str) -> None:
     await service.behave("drop", name="charge_card", times=1)
     async with worker(shared, service):
