@@ -115,6 +115,10 @@ async def test_allowed_changes_are_told(server: Server) -> None:
 
     assert result == 2
     assert [s for s in sentences if s.startswith("Decided (model ") and "old is now" in s]
+    audited = await rows(server, "select who, before, after from audit where task_id = 'allow-1' and what = 'version'")
+    assert [(row["who"], "old" in row["before"], "new" in row["after"]) for row in audited] == [
+        ("agent worker", True, True)
+    ]
 
 
 async def test_paused_tasks_may_stay(server: Server) -> None:

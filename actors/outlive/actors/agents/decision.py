@@ -12,6 +12,7 @@ from outlive.actors.failures import printable
 from outlive.actors.flow import Flow
 from outlive.actors.history import call_text
 from outlive.actors.reactions import Reaction
+from outlive.infra.records import AnswerRow, Record
 from outlive.protocol import codec
 from outlive.protocol.operations import ErrorClass
 from outlive.protocol.task import Reason, ReasonCode
@@ -57,6 +58,19 @@ class Decision(Effect[Decided]):
         tool = self._tools.get(call.tool)
         order = tuple(tool.arguments.signature.parameters) if tool is not None else ()
         return call_text(call.tool, codec.encode(call.arguments), order)
+
+    def rests(self) -> Record:
+        """The beginning of the intent: where the version is another one than before, the audit trail names both."""
+        record, before = super().rests(), self._before
+        now = Version(self._model, str(self.bound["prompt"]), "")
+        if before is None or before.same(now) or self.attempt > 1:
+            return record
+        row = AnswerRow(
+            -self.flow.claim.last_seq - 1, "applied", describe(before, now), who=f"agent {self.flow.claim.kind}",
+            what="version", before=f"{before.model} {before.prompt[:8]}", after=f"{now.model} {now.prompt[:8]}",
+        )  # fmt: skip  # no inbox row has that place: a line of the audit
+        record.answers = (*record.answers, row)
+        return record
 
     async def _intend(self) -> None:
         """Reserve before the intent: whatever dies from here on, at least what was used is counted."""
