@@ -200,7 +200,7 @@ async def test_giving_up_leaves_the_task_alone(client: Client) -> None:
         await waiter
     with anyio.move_on_after(0.1):
         await handle.result()
-    assert await handle.status() is Status.RUNNING
+    assert await handle.status() in {Status.QUEUED, Status.RUNNING}
     await handle.signal(go, Point(3, datetime(2026, 1, 1, tzinfo=UTC)))
     results = await asyncio.gather(*(client.result(handle.task_id, Point, 10) for _ in range(3)))
     assert [point.x for point in results] == [3, 3, 3]
