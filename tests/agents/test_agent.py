@@ -95,10 +95,10 @@ async def _answer(client: Client, task_id: str, text: str) -> None:
     await client.answer(task_id, reason.step_id, text)
 
 
-async def test_a_goal_is_planned_worked_on_and_finished(server: Server) -> None:
+async def test_a_goal_is_planned_worked_on_and_finished(shared: Server) -> None:
     script = Script(*WORK)
     app, _ = _app(script)
-    async with serving(app, server) as client:
+    async with serving(app, shared) as client:
         assert await _run(client, app, "goal-1") == Report(files=2, words=["x"])
 
     assert len(script.requests) == 4
@@ -106,22 +106,22 @@ async def test_a_goal_is_planned_worked_on_and_finished(server: Server) -> None:
     assert script.offered[0] == ["make_plan", "ask_person", "finish"], "a plan comes first"
     assert "words of a.txt" in script.requests[3]
     assert "- read (done): read" in script.requests[3]
-    sentences = await told(server, "goal-1")
+    sentences = await told(shared, "goal-1")
     assert {"step 2 of 2: reading a.txt", "step 2 of 2: reading b.txt"} <= set(sentences)
     assert 'Decided: read_file("a.txt"), read_file("b.txt")' in sentences
 
 
-async def test_nothing_decided_is_asked_again_after_a_death(server: Server) -> None:
+async def test_nothing_decided_is_asked_again_after_a_death(shared: Server) -> None:
     script = Script(*WORK[:2], [("dwell", {"plan_item": "read"})], *WORK[2:])
     app, _ = _app(script, gate := Gate())
-    async with dying(app, server) as client:
+    async with dying(app, shared) as client:
         await client.submit(app.kinds["reader"].with_options(task_id="goal-2"), "go")
         await asyncio.wait_for(gate.reached.wait(), 30)
     before = list(script.requests)
     assert len(before) == 3
 
     gate.open.set()
-    async with serving(app, server) as client:
+    async with serving(app, shared) as client:
         async with asyncio.timeout(60):
             assert await client.handle("goal-2", Report).result() == Report(files=2, words=["x"])
 
@@ -129,18 +129,18 @@ async def test_nothing_decided_is_asked_again_after_a_death(server: Server) -> N
     assert len(script.requests) == 5, "each decision was asked for once"
 
 
-async def test_what_cannot_be_used_is_told_to_the_model_and_in_the_end_a_person_is_asked(server: Server) -> None:
+async def test_what_cannot_be_used_is_told_to_the_model_and_in_the_end_a_person_is_asked(shared: Server) -> None:
     script = Script(
         plan("read"), "Let me think.", [("rm", {})], [("read_file", {"file": 1})], "I am lost.", finish(REPORT)
     )
     app, _ = _app(script, repairs=3)
-    async with serving(app, server) as client:
+    async with serving(app, shared) as client:
         handle = await client.submit(app.kinds["reader"].with_options(task_id="goal-3"), "go")
-        await status_soon(server, "goal-3", "paused")
+        await status_soon(shared, "goal-3", "paused")
         assert len(script.requests) == 5
         assert "- rm: there is no such tool" in script.requests[3]
-        waiting = [message for message in await told(server, "goal-3") if "could not be used" in message]
-        assert waiting, await told(server, "goal-3")
+        waiting = [message for message in await told(shared, "goal-3") if "could not be used" in message]
+        assert waiting, await told(shared, "goal-3")
 
         await _answer(client, "goal-3", "Finish now.")
 
@@ -149,84 +149,84 @@ async def test_what_cannot_be_used_is_told_to_the_model_and_in_the_end_a_person_
     assert "Finish now." in script.requests[5]
 
 
-async def test_the_same_denied_call_for_ever_stops_at_a_person(server: Server) -> None:
+async def test_the_same_denied_call_for_ever_stops_at_a_person(shared: Server) -> None:
     denied = [("secret", {"path": "x", "plan_item": "read"})]
     script = Script(plan("read"), *[denied] * 3, finish(REPORT))
     app, _ = _app(script)
-    async with serving(app, server) as client:
+    async with serving(app, shared) as client:
         handle = await client.submit(app.kinds["reader"].with_options(task_id="goal-4"), "go")
-        await status_soon(server, "goal-4", "paused")
+        await status_soon(shared, "goal-4", "paused")
         assert len(script.requests) == 4
-        assert any('secret("x") failed 3 times: PermissionDenied: no access' in m for m in await told(server, "goal-4"))
+        assert any('secret("x") failed 3 times: PermissionDenied: no access' in m for m in await told(shared, "goal-4"))
         await _answer(client, "goal-4", "Give up on the secret.")
         async with asyncio.timeout(60):
             await handle.result()
 
 
-async def test_an_effect_that_wants_a_yes_waits_for_it(server: Server) -> None:
+async def test_an_effect_that_wants_a_yes_waits_for_it(shared: Server) -> None:
     script = Script(plan("send"), [("send", {"to": "me", "plan_item": "send"})], finish(REPORT))
     app, effects = _app(script)
-    async with serving(app, server) as client:
+    async with serving(app, shared) as client:
         handle = await client.submit(app.kinds["reader"].with_options(task_id="goal-5"), "go")
-        await status_soon(server, "goal-5", "paused")
+        await status_soon(shared, "goal-5", "paused")
         assert not effects
-        step = next(step for step, name, _ in await _operations(server, "goal-5") if name == "send")
+        step = next(step for step, name, _ in await _operations(shared, "goal-5") if name == "send")
         await client.approve("goal-5", step)
         async with asyncio.timeout(60):
             await handle.result()
     assert effects == ["me"]
 
 
-async def _operations(server: Server, task_id: str) -> list[tuple[str, str, str]]:
-    found = await rows(server, "select step_id, name, status from operation where task_id = $1", task_id)
+async def _operations(shared: Server, task_id: str) -> list[tuple[str, str, str]]:
+    found = await rows(shared, "select step_id, name, status from operation where task_id = $1", task_id)
     return [(row["step_id"], row["name"], row["status"]) for row in found]
 
 
-async def test_a_models_thinking_is_kept_nowhere(server: Server) -> None:
+async def test_a_models_thinking_is_kept_nowhere(shared: Server) -> None:
     script = Script(*WORK)
     app, _ = _app(script)
-    async with serving(app, server) as client:
+    async with serving(app, shared) as client:
         await _run(client, app, "goal-6")
 
     stored = await rows(
-        server,
+        shared,
         "select convert_from(body, 'UTF8') as body, convert_from(event, 'UTF8') as event from fact where task_id = $1",
         "goal-6",
     )
     ops = await rows(
-        server, "select convert_from(arguments, 'UTF8') as arguments from operation where task_id = $1", "goal-6"
+        shared, "select convert_from(arguments, 'UTF8') as arguments from operation where task_id = $1", "goal-6"
     )
     everything = str([tuple(row) for row in (*stored, *ops)]) + "".join(script.requests)
     assert "read_file" in everything
     assert "CANARY" not in everything
 
 
-async def test_an_error_that_passes_is_tried_again_and_recorded(server: Server) -> None:
+async def test_an_error_that_passes_is_tried_again_and_recorded(shared: Server) -> None:
     script = Script(plan("list"), ConnectionResetError("cut"), finish(REPORT))
     app, _ = _app(script)
-    async with serving(app, server) as client:
+    async with serving(app, shared) as client:
         await _run(client, app, "goal-7")
 
     assert len(script.requests) == 3
-    assert [(attempt, error) for _, attempt, error in await attempts(server, "goal-7")] == [(1, "unavailable")]
-    assert [status for _, status, _ in await ledger(server, "goal-7")] == ["succeeded", "succeeded"]
+    assert [(attempt, error) for _, attempt, error in await attempts(shared, "goal-7")] == [(1, "unavailable")]
+    assert [status for _, status, _ in await ledger(shared, "goal-7")] == ["succeeded", "succeeded"]
 
 
-async def test_a_tool_that_is_gone_pauses_the_task(server: Server) -> None:
+async def test_a_tool_that_is_gone_pauses_the_task(shared: Server) -> None:
     script = Script(plan("list"), [("list_files", {"folder": ".", "plan_item": "list"})], ConnectionRefusedError("no"))
     app, _ = _app(script)
-    async with dying(app, server) as client:
+    async with dying(app, shared) as client:
         await client.submit(app.kinds["reader"].with_options(task_id="goal-8"), "go")
         async with asyncio.timeout(30):
             while len(script.requests) < 3:  # noqa: ASYNC110  # reason: the model tells no event
                 await asyncio.sleep(0.01)
     other = App("other")
     other.agent("reader", model=script.model, output=Report)
-    async with serving(other, server):
-        await status_soon(server, "goal-8", "paused")
+    async with serving(other, shared):
+        await status_soon(shared, "goal-8", "paused")
 
     reasons = [
-        event for event in await events(server, "goal-8") if event["type"] == "status" and event["status"] == "paused"
+        event for event in await events(shared, "goal-8") if event["type"] == "status" and event["status"] == "paused"
     ]
     assert "list_files" in reasons[-1]["message"]
     assert reasons[-1]["reasons"][0]["reason"] == "version_mismatch"
@@ -254,13 +254,13 @@ def test_a_bad_declaration_says_what_is_wrong() -> None:
         app.agent("four", model="test", context_tokens=10)
 
 
-async def test_steps_are_decisions_and_calls(server: Server) -> None:
+async def test_steps_are_decisions_and_calls(shared: Server) -> None:
     script = Script(*WORK)
     app, _ = _app(script)
-    async with serving(app, server) as client:
+    async with serving(app, shared) as client:
         await _run(client, app, "goal-9")
 
-    names = [name for _, name, status in await steps(server, "goal-9") if status == "completed"]
+    names = [name for _, name, status in await steps(shared, "goal-9") if status == "completed"]
     assert names == [
         "reader__model.request",
         "reader__model.request",
@@ -272,7 +272,7 @@ async def test_steps_are_decisions_and_calls(server: Server) -> None:
     ]
 
 
-async def test_words_are_passed_on_while_they_come_and_are_no_facts(server: Server) -> None:
+async def test_words_are_passed_on_while_they_come_and_are_no_facts(shared: Server) -> None:
     async def stream(_: list[ModelMessage], __: AgentInfo) -> AsyncIterator[str | DeltaToolCalls | DeltaThinkingCalls]:
         yield {0: DeltaThinkingPart(content="CANARY-THOUGHT")}
         yield "I am "
@@ -282,17 +282,17 @@ async def test_words_are_passed_on_while_they_come_and_are_no_facts(server: Serv
     app = App("streaming")
     kind = app.agent("talker", model=FunctionModel(stream_function=stream), output=int, plans=False, stream=True)
     heard: list[str] = []
-    async with serving(app, server) as client, client.tokens("goal-10") as tokens:
+    async with serving(app, shared) as client, client.tokens("goal-10") as tokens:
         handle = await client.submit(kind.with_options(task_id="goal-10"), "go")
         async with asyncio.timeout(60):
             assert await handle.result() == 7
             while "".join(heard) != "I am done.":
                 heard.append((await anext(tokens)).text)
     assert len(heard) >= 2
-    assert "I am" not in str(await told(server, "goal-10"))
+    assert "I am" not in str(await told(shared, "goal-10"))
 
 
-async def test_a_model_without_tool_calls_decides_by_json(server: Server) -> None:
+async def test_a_model_without_tool_calls_decides_by_json(shared: Server) -> None:
     script = Script(
         '{"action": "make_plan", "arguments": {"items": [{"id": "read", "text": "read"}]}}',
         'Sure: {"action": "read_file", "arguments": {"path": "a.txt", "plan_item": "read"}} as you wish',
@@ -300,7 +300,7 @@ async def test_a_model_without_tool_calls_decides_by_json(server: Server) -> Non
         '{"action": "finish", "arguments": {"output": {"files": 2, "words": ["x"]}}}',
     )
     app, _ = _app(script, mode="json")
-    async with serving(app, server) as client:
+    async with serving(app, shared) as client:
         assert await _run(client, app, "goal-11") == Report(files=2, words=["x"])
 
     assert "- read_file: Read a file. arguments: {" in script.instructions[1], (

@@ -33,17 +33,17 @@ def _app(script: Script, **options: Any) -> App:
     return app
 
 
-async def _spent(server: Server, task_id: str) -> tuple[list[int], list[int]]:
-    (row,) = await rows(server, "select used, lent from budget where task_id = $1", task_id)
+async def _spent(shared: Server, task_id: str) -> tuple[list[int], list[int]]:
+    (row,) = await rows(shared, "select used, lent from budget where task_id = $1", task_id)
     return row["used"], row["lent"]
 
 
-async def test_it_stops_before_the_call_that_would_exceed(server: Server) -> None:
+async def test_it_stops_before_the_call_that_would_exceed(shared: Server) -> None:
     script = Script(*map(_work, range(15)), finish(1), tokens=(850, 50))
     app = _app(script, budget=Budget(tokens=10_000))
-    async with serving(app, server) as client:
+    async with serving(app, shared) as client:
         handle = await client.submit(app.kinds["spender"].with_options(task_id="budget-1"), "go")
-        await status_soon(server, "budget-1", "paused")
+        await status_soon(shared, "budget-1", "paused")
         assert len(script.requests) == 11
         (reason,) = (await client.get("budget-1")).reasons
         assert reason.reason == "budget"
@@ -57,10 +57,10 @@ async def test_it_stops_before_the_call_that_would_exceed(server: Server) -> Non
         async with asyncio.timeout(60):
             assert await handle.result() == 1
     assert len(script.requests) == 16
-    assert (await _spent(server, "budget-1"))[0] == [16 * 900, 0, 16]
+    assert (await _spent(shared, "budget-1"))[0] == [16 * 900, 0, 16]
 
 
-async def test_a_crash_in_a_call_keeps_its_reservation(server: Server) -> None:
+async def test_a_crash_in_a_call_keeps_its_reservation(shared: Server) -> None:
     reached, gate = asyncio.Event(), asyncio.Event()
 
     async def stuck(_: str) -> Any:
@@ -70,14 +70,14 @@ async def test_a_crash_in_a_call_keeps_its_reservation(server: Server) -> None:
 
     script = Script(_work(1), stuck, finish(1), tokens=(850, 50))
     app = _app(script, budget=Budget(tokens=100_000))
-    async with dying(app, server) as client:
+    async with dying(app, shared) as client:
         await client.submit(app.kinds["spender"].with_options(task_id="budget-2"), "go")
         await asyncio.wait_for(reached.wait(), 30)
-    async with serving(app, server) as client, asyncio.timeout(60):
+    async with serving(app, shared) as client, asyncio.timeout(60):
         assert await client.handle("budget-2", int).result() == 1
 
     spends = await rows(
-        server,
+        shared,
         "select step_id, attempt, amount, settled from spend where task_id = $1 order by step_id::int, attempt",
         "budget-2",
     )
@@ -85,32 +85,32 @@ async def test_a_crash_in_a_call_keeps_its_reservation(server: Server) -> None:
     assert shown == [("1", 1, True), ("3", 1, False), ("3", 2, True)]
     lost = spends[1]["amount"][0]
     assert lost > 50, "the reservation of the call that nobody knows the cost of"
-    assert (await _spent(server, "budget-2"))[0] == [900 + lost + 900, 0, 3]
+    assert (await _spent(shared, "budget-2"))[0] == [900 + lost + 900, 0, 3]
 
 
-async def test_a_call_that_was_turned_away_costs_nothing(server: Server) -> None:
+async def test_a_call_that_was_turned_away_costs_nothing(shared: Server) -> None:
     script = Script(ConnectionRefusedError("nobody there"), finish(1), tokens=(850, 50))
     app = _app(script, budget=Budget(tokens=100_000))
-    async with serving(app, server) as client, asyncio.timeout(60):
+    async with serving(app, shared) as client, asyncio.timeout(60):
         handle = await client.submit(app.kinds["spender"].with_options(task_id="budget-3"), "go")
         await handle.result()
 
-    assert (await _spent(server, "budget-3"))[0] == [900, 0, 1]
+    assert (await _spent(shared, "budget-3"))[0] == [900, 0, 1]
 
 
-async def test_a_submit_tightens(server: Server) -> None:
+async def test_a_submit_tightens(shared: Server) -> None:
     script = Script(_work(1), _work(2), finish(1), tokens=(850, 50))
     app = _app(script, budget=Budget(steps=100))
-    async with serving(app, server) as client:
+    async with serving(app, shared) as client:
         kind = app.kinds["spender"].with_options(task_id="budget-4", budget=Budget(steps=2))
         await client.submit(kind, "go")
-        await status_soon(server, "budget-4", "paused")
+        await status_soon(shared, "budget-4", "paused")
         (reason,) = (await client.get("budget-4")).reasons
 
     assert reason.message.startswith("budget used: 2 of 2 steps")
 
 
-async def test_children_draw_from_their_parent_and_give_back(server: Server) -> None:
+async def test_children_draw_from_their_parent_and_give_back(shared: Server) -> None:
     child, lead = Script(*map(_work, range(30)), finish(7), tokens=(850, 50)), Script(tokens=(850, 50))
     app = _app(child)
     lead = Script([("spender", {"goal": "one"})], [("spender", {"goal": "two"})], finish(2), tokens=(850, 50))
@@ -118,12 +118,12 @@ async def test_children_draw_from_their_parent_and_give_back(server: Server) -> 
         "lead", model=lead.model, tools=[app.kinds["spender"]], output=int, plans=False, output_tokens=50,
         budget=Budget(tokens=20_000),
     )  # fmt: skip
-    async with serving(app, server) as client:
+    async with serving(app, shared) as client:
         handle = await client.submit(app.kinds["lead"].with_options(task_id="budget-5"), "go")
-        child_id = (await row_soon(server, PAUSED_CHILD))["task_id"]
+        child_id = (await row_soon(shared, PAUSED_CHILD))["task_id"]
         (reason,) = (await client.get(child_id)).reasons
         assert "of 20,000 tokens (task budget-5)" in reason.message
-        (own, lent) = await _spent(server, "budget-5")
+        (own, lent) = await _spent(shared, "budget-5")
         assert own[0] + lent[0] <= 20_000
 
         await client.resume(child_id, raise_budget=Budget(tokens=100_000))
@@ -131,8 +131,8 @@ async def test_children_draw_from_their_parent_and_give_back(server: Server) -> 
             assert await handle.result() == 2
 
     total = (len(lead.requests) + len(child.requests)) * 900
-    children = await rows(server, "select used, drawn from budget where parent = 'budget-5'")
-    assert sum(row["used"][0] for row in children) + (await _spent(server, "budget-5"))[0][0] == total
+    children = await rows(shared, "select used, drawn from budget where parent = 'budget-5'")
+    assert sum(row["used"][0] for row in children) + (await _spent(shared, "budget-5"))[0][0] == total
     assert all(row["drawn"][0] >= row["used"][0] for row in children)
 
 
@@ -142,19 +142,19 @@ def test_prices() -> None:
     assert cost("function:script", Usage(input=1000, output=10), {"function:script": (2.0, 10.0)}) == 2100
 
 
-async def test_money_without_a_price_asks_nobody_for_anything(server: Server) -> None:
+async def test_money_without_a_price_asks_nobody_for_anything(shared: Server) -> None:
     script = Script(finish(1))
     app = _app(script, budget=Budget(money=1.0))
-    async with serving(app, server) as client:
+    async with serving(app, shared) as client:
         await client.submit(app.kinds["spender"].with_options(task_id="budget-6"), "go")
-        await status_soon(server, "budget-6", "paused")
+        await status_soon(shared, "budget-6", "paused")
         (reason,) = (await client.get("budget-6")).reasons
 
     assert "the price of model" in reason.message
     assert not script.requests
 
 
-async def test_what_is_paid_is_told_and_what_a_crash_did_not_repeat(server: Server) -> None:
+async def test_what_is_paid_is_told_and_what_a_crash_did_not_repeat(shared: Server) -> None:
     reached, gate = asyncio.Event(), asyncio.Event()
 
     async def stuck(_: str) -> Any:
@@ -164,10 +164,10 @@ async def test_what_is_paid_is_told_and_what_a_crash_did_not_repeat(server: Serv
 
     script = Script(_work(1), _work(2), stuck, finish(1), tokens=(850, 50))
     app = _app(script, prices={"function:scripted": (1.0, 10.0)})
-    async with dying(app, server) as client:
+    async with dying(app, shared) as client:
         await client.submit(app.kinds["spender"].with_options(task_id="budget-7"), "go")
         await asyncio.wait_for(reached.wait(), 30)
-    async with serving(app, server) as client, asyncio.timeout(60):
+    async with serving(app, shared) as client, asyncio.timeout(60):
         await client.handle("budget-7", int).result()
         spending = (await client.get("budget-7")).spending
 

@@ -41,17 +41,17 @@ def _app(script: Script) -> App:
     return app
 
 
-async def test_a_plan_that_is_changed_while_the_agent_waits_is_the_one_it_goes_on_by(server: Server) -> None:
+async def test_a_plan_that_is_changed_while_the_agent_waits_is_the_one_it_goes_on_by(shared: Server) -> None:
     script = Script(
         plan("list", "read"), [("ask_person", {"question": "Which?"})],
         [("look", {"what": "x", "plan_item": "list"})], finish("done"),
     )  # fmt: skip
     app = _app(script)
-    async with dying(app, server) as client:
+    async with dying(app, shared) as client:
         await client.submit(app.kinds["clerk"].with_options(task_id="edited"), "do it")
-        await status_soon(server, "edited", "paused")
+        await status_soon(shared, "edited", "paused")
         await client.edit_plan("edited", 1, OTHER, reason="mail, do not read")
-    async with serving(app, server) as client:
+    async with serving(app, shared) as client:
         (reason,) = (await client.get("edited")).reasons
         await client.answer("edited", reason.step_id or "", "this one")
         assert await client.result("edited", str, 30) == "done"
@@ -64,24 +64,24 @@ async def test_a_plan_that_is_changed_while_the_agent_waits_is_the_one_it_goes_o
     assert [(item.id, str(item.status)) for item in record.plan.items] == [
         ("list", "done"), ("mail", "waiting"), ("read", "dropped"),
     ]  # fmt: skip
-    assert {"step 1 of 2: look", "Goes on by version 2 of the plan, made by tester"} <= {*await told(server, "edited")}
+    assert {"step 1 of 2: look", "Goes on by version 2 of the plan, made by tester"} <= {*await told(shared, "edited")}
 
 
-async def test_a_new_plan_of_the_model_that_comes_second_is_passed_over(server: Server) -> None:
+async def test_a_new_plan_of_the_model_that_comes_second_is_passed_over(shared: Server) -> None:
     script = Slow(
         plan("list", "read"), plan("list", "write"), [("look", {"what": "x", "plan_item": "list"})], finish("done")
     )
     app = _app(script)
-    async with serving(app, server) as client:
+    async with serving(app, shared) as client:
         await client.submit(app.kinds["clerk"].with_options(task_id="raced"), "do it")
         await asyncio.wait_for(script.reached.wait(), 30)
         await client.edit_plan("raced", 1, OTHER)
         query = "select 1 from fact where task_id = 'raced' and type = 'plan' and inbox_pos is not null"
-        await soon(lambda: rows(server, query))
+        await soon(lambda: rows(shared, query))
         script.open.set()
         assert await client.result("raced", str, 30) == "done"
         record = await client.get("raced")
     assert "a person has changed the plan meanwhile: yours was passed over" in script.requests[2]
     assert record.plan is not None
     assert (record.plan.version, record.plan.by) == (2, "tester")
-    assert "A new plan was passed over: a person has changed the plan meanwhile" in await told(server, "raced")
+    assert "A new plan was passed over: a person has changed the plan meanwhile" in await told(shared, "raced")

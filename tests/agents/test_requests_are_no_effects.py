@@ -28,7 +28,7 @@ def test_requests_are_left_out_of_what_a_task_did() -> None:
     assert [effect.name for effect in effects.listed] == ["send"]
 
 
-async def test_a_cancelled_agent_lists_what_it_did_and_not_what_it_asked(server: Server) -> None:
+async def test_a_cancelled_agent_lists_what_it_did_and_not_what_it_asked(shared: Server) -> None:
     app = App("billing")
 
     @app.tool(idempotent=True)
@@ -38,9 +38,9 @@ async def test_a_cancelled_agent_lists_what_it_did_and_not_what_it_asked(server:
 
     script = Script([("note", {"text": "one"})], [("ask_person", {"question": "And now?"})])
     kind = app.agent("clerk", model=script.model, tools=[note], plans=False)
-    async with serving(app, server) as client:
+    async with serving(app, shared) as client:
         handle = await client.submit(kind.with_options(task_id="bill-1"), "go")
-        await status_soon(server, "bill-1", "paused")
+        await status_soon(shared, "bill-1", "paused")
         await client.cancel("bill-1")
         async with asyncio.timeout(30):
             with pytest.raises(TaskCancelled) as raised:

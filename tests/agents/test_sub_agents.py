@@ -28,14 +28,14 @@ def _app(lead: Script, helper: Script) -> App:
     return app
 
 
-async def test_an_agent_is_a_tool_of_another(server: Server) -> None:
+async def test_an_agent_is_a_tool_of_another(shared: Server) -> None:
     helper = Script(finish(7))
     lead = Script(
         [("researcher", {"goal": "count them"}), ("shout", {"text": "hello"}), ("fail", {"text": "way"})],
         finish("done"),
     )
     app = _app(lead, helper)
-    async with serving(app, server) as client:
+    async with serving(app, shared) as client:
         handle = await client.submit(app.kinds["lead"].with_options(task_id="family-1"), "go")
         async with asyncio.timeout(60):
             assert await handle.result() == "done"
@@ -45,26 +45,26 @@ async def test_an_agent_is_a_tool_of_another(server: Server) -> None:
     assert """tool="researcher" call="researcher('count them')">\n7\n""" in lead.requests[1]
     assert """tool="shout" call="shout('hello')">\nHELLO\n""" in lead.requests[1]
     assert """tool="fail" failed call="fail('way')">\nRuntimeError: no way\n""" in lead.requests[1]
-    children = await rows(server, "select kind, status from task where parent = 'family-1' order by kind")
+    children = await rows(shared, "select kind, status from task where parent = 'family-1' order by kind")
     assert [tuple(row) for row in children] == [("fail", "failed"), ("researcher", "succeeded"), ("shout", "succeeded")]
 
 
-async def test_a_lead_that_died_finds_its_children_again(server: Server) -> None:
+async def test_a_lead_that_died_finds_its_children_again(shared: Server) -> None:
     helper = Script([("ask_person", {"question": "How many?"})], finish(7))
     lead = Script([("researcher", {"goal": "count them"})], finish("done"))
     app = _app(lead, helper)
-    async with dying(app, server) as client:
+    async with dying(app, shared) as client:
         await client.submit(app.kinds["lead"].with_options(task_id="family-2"), "go")
         query = "select task_id from task where parent = 'family-2' and status = 'paused'"
         async with asyncio.timeout(30):
-            while not (found := await rows(server, query)):  # noqa: ASYNC110  # reason: a table tells no event
+            while not (found := await rows(shared, query)):  # noqa: ASYNC110  # reason: a table tells no event
                 await asyncio.sleep(0.02)
     child = found[0]["task_id"]
-    async with serving(app, server) as client:
+    async with serving(app, shared) as client:
         (reason,) = (await client.get(child)).reasons
         await client.answer(child, str(reason.step_id), "seven")
         async with asyncio.timeout(60):
             assert await client.handle("family-2", str).result() == "done"
 
     assert (len(lead.requests), len(helper.requests)) == (2, 2)
-    assert len(await rows(server, "select 1 from task where parent = 'family-2'")) == 1
+    assert len(await rows(shared, "select 1 from task where parent = 'family-2'")) == 1

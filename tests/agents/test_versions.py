@@ -52,17 +52,17 @@ def _app(script: Script, instructions: str = "Work.", **options: Any) -> App:
 
 
 async def _under_another(
-    server: Server, task_id: str, old: App, new: App, *, answer: str | None = None
+    shared: Server, task_id: str, old: App, new: App, *, answer: str | None = None
 ) -> tuple[list[str], Any]:
     """Begin a task under the old app, go on under the new one; answer its question about the version."""
-    async with dying(old, server) as client:
+    async with dying(old, shared) as client:
         await client.submit(old.kinds["worker"].with_options(task_id=task_id), "go")
-        await status_soon(server, task_id, "paused")
-    async with serving(new, server) as client:
+        await status_soon(shared, task_id, "paused")
+    async with serving(new, shared) as client:
         (reason,) = (await client.get(task_id)).reasons
         await client.answer(task_id, str(reason.step_id), "this one")
         if answer is not None:
-            await asyncio.wait_for(_asked(server, task_id), 30)
+            await asyncio.wait_for(_asked(shared, task_id), 30)
             (reason,) = (await client.get(task_id)).reasons
             assert "is now" in reason.message
             await client.answer(task_id, str(reason.step_id), answer)
@@ -71,63 +71,63 @@ async def _under_another(
                 result: Any = await client.handle(task_id, int).result()
             except TaskFailed as failed:
                 result = failed.failure.message
-    return await told(server, task_id), result
+    return await told(shared, task_id), result
 
 
-async def _asked(server: Server, task_id: str) -> None:
+async def _asked(shared: Server, task_id: str) -> None:
     query = "select 1 from fact where task_id = $1 and name = 'version' and status = 'waiting'"
-    while not await rows(server, query, task_id):  # noqa: ASYNC110  # reason: a table tells no event
+    while not await rows(shared, query, task_id):  # noqa: ASYNC110  # reason: a table tells no event
         await asyncio.sleep(0.02)
-    await status_soon(server, task_id, "paused")
+    await status_soon(shared, task_id, "paused")
 
 
-async def test_a_pinned_task_stays_with_its_model(server: Server) -> None:
+async def test_a_pinned_task_stays_with_its_model(shared: Server) -> None:
     old, new = Script(QUESTION, finish(1), name="old"), Script(finish(2), name="new")
 
-    _, result = await _under_another(server, "pin-1", _app(old), _app(new, also=[old.model]))
+    _, result = await _under_another(shared, "pin-1", _app(old), _app(new, also=[old.model]))
 
     assert result == 1
     assert len(old.requests) == 2
     assert not new.requests
 
 
-async def test_a_pinned_task_keeps_its_instructions(server: Server) -> None:
+async def test_a_pinned_task_keeps_its_instructions(shared: Server) -> None:
     script = Script(QUESTION, finish(1))
 
-    await _under_another(server, "pin-2", _app(script, "Be brief."), _app(script, "Be long."))
+    await _under_another(shared, "pin-2", _app(script, "Be brief."), _app(script, "Be long."))
 
     assert [words.split("\n")[0] for words in script.instructions] == ["Be brief.", "Be brief."]
 
 
-async def test_a_retired_model_is_a_question(server: Server) -> None:
+async def test_a_retired_model_is_a_question(shared: Server) -> None:
     old, new = Script(QUESTION, finish(1), name="old"), Script(finish(2), name="new")
 
-    sentences, result = await _under_another(server, "pin-3", _app(old), _app(new), answer="go on")
+    sentences, result = await _under_another(shared, "pin-3", _app(old), _app(new), answer="go on")
 
     assert result == 2
     assert any("old is now" in sentence and "new" in sentence for sentence in sentences if "Decided" in sentence)
 
 
-async def test_allowed_changes_are_told(server: Server) -> None:
+async def test_allowed_changes_are_told(shared: Server) -> None:
     old, new = Script(QUESTION, finish(1), name="old"), Script(finish(2), name="new")
 
-    sentences, result = await _under_another(server, "allow-1", _app(old), _app(new, on_change="allow"))
+    sentences, result = await _under_another(shared, "allow-1", _app(old), _app(new, on_change="allow"))
 
     assert result == 2
     assert [s for s in sentences if s.startswith("Decided (model ") and "old is now" in s]
-    audited = await rows(server, "select who, before, after from audit where task_id = 'allow-1' and what = 'version'")
+    audited = await rows(shared, "select who, before, after from audit where task_id = 'allow-1' and what = 'version'")
     assert [(row["who"], "old" in row["before"], "new" in row["after"]) for row in audited] == [
         ("agent worker", True, True)
     ]
 
 
-async def test_paused_tasks_may_stay(server: Server) -> None:
+async def test_paused_tasks_may_stay(shared: Server) -> None:
     old, new = Script(QUESTION, QUESTION, finish(1), name="old"), Script(finish(2), name="new")
     app = _app(new, also=[old.model], on_change="pause")
-    async with dying(_app(old), server) as client:
+    async with dying(_app(old), shared) as client:
         await client.submit(app.kinds["worker"].with_options(task_id="stay-1"), "go")
-        await status_soon(server, "stay-1", "paused")
-    async with serving(app, server) as client:
+        await status_soon(shared, "stay-1", "paused")
+    async with serving(app, shared) as client:
         for text in ("this", "stay", "that"):
             async with asyncio.timeout(30):
                 while not (reasons := (await client.get("stay-1")).reasons):  # noqa: ASYNC110
@@ -139,10 +139,10 @@ async def test_paused_tasks_may_stay(server: Server) -> None:
     assert not new.requests
 
 
-async def test_a_person_may_stop_it(server: Server) -> None:
+async def test_a_person_may_stop_it(shared: Server) -> None:
     old, new = Script(QUESTION, name="old"), Script(finish(2), name="new")
 
-    _, result = await _under_another(server, "stop-1", _app(old), _app(new), answer="stop")
+    _, result = await _under_another(shared, "stop-1", _app(old), _app(new), answer="stop")
 
     assert "stopped by a person" in result
     assert not new.requests

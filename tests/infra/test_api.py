@@ -51,7 +51,7 @@ async def desk(shared: Server) -> AsyncIterator[Desk]:
     async with (
         Bus.of(shared.settings, name="service") as bus,
         Bus.of(shared.settings, name="client") as client,
-        Pool(shared.postgres_dsn, application_name="test", size=4, wait=1.0) as pool,
+        Pool(shared.postgres_dsn, application_name="test", size=4, wait=10.0) as pool,
         anyio.create_task_group() as tasks,
     ):
         await tasks.start(ApiService(pool, bus, shared.subjects).run)

@@ -157,7 +157,9 @@ class ApiService:
         except Exception as error:  # noqa: BLE001  # one question must not end the service
             passing = isinstance(error, TRANSIENT)
             _log.log(logging.INFO if passing else logging.ERROR, "api.%s failed", verb, exc_info=not passing)
-            return Problem(error=Trouble.UNAVAILABLE, message=f"{verb} cannot be answered now: {error}")
+            return Problem(
+                error=Trouble.UNAVAILABLE, message=f"{verb} cannot be answered now: {error or type(error).__name__}"
+            )
 
     @property
     def _room(self) -> int:

@@ -201,7 +201,7 @@ class Pool:
             connection: Any = await self._pool.acquire(timeout=self._wait)
         except TimeoutError as error:
             if self._pool.get_size() < self._size or self._pool.get_idle_size():
-                raise
+                raise TimeoutError(f"Postgres gave no connection within {self._wait:g} s") from error
             raise PoolExhausted(
                 f"all {self._size} database connections were in use for {self._wait:g} s: "
                 "raise OUTLIVE_POOL_SIZE, or look for statements that hang with: outlive doctor"

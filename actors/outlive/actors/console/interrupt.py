@@ -56,9 +56,14 @@ async def _interruptible(command: Callable[[Interrupt], Awaitable[int]], interru
     interrupt, loop = Interrupt(), asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, interrupt)
-    with interrupt.scope:
-        return await command(interrupt)
-    return interrupted
+    try:
+        with interrupt.scope:
+            return await command(interrupt)
+        return interrupted
+    finally:
+        for number in _SIGNALS:  # the command is over: a signal that comes late must not cut its last words short
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
 
 
 def fast_loop() -> LoopFactory | None:
