@@ -72,7 +72,7 @@ class Installation:
         """Start a command; its stdout is a pipe, its stderr goes to `log`."""
         with (self.folder / "stderr").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "outlive.actors", *words],
+                [sys.executable, "-m", "outlive", *words],
                 cwd=self.folder,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
@@ -92,7 +92,7 @@ class Installation:
     def run(self, *words: str, code: int = 0, given: str | None = None) -> "subprocess.CompletedProcess[str]":
         """Run a command to its end, and check its exit code."""
         done = subprocess.run(
-            [sys.executable, "-m", "outlive.actors", *words],
+            [sys.executable, "-m", "outlive", *words],
             cwd=self.folder, env=self.environment, input=given or "", capture_output=True, text=True, timeout=60,
             check=False,
         )  # fmt: skip

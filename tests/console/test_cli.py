@@ -1,6 +1,8 @@
 """The command line as a whole: its help, its errors, its exit codes."""
 
 import importlib
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,6 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from outlive.actors.console import interrupt
 from outlive.actors.console.cli import SECTIONS, cli
 from outlive.infra.embedded import NoServers
 
@@ -127,12 +130,32 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(CliRunner().invoke(cli, ["list"]).exception, ZeroDivisionError)
 
 
-def test_an_interrupted_command_gives_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(**_: object) -> None:
-        raise KeyboardInterrupt
+def test_ctrl_c_ends_a_command_that_has_nothing_to_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("OUTLIVE_NATS_URL", f"nats://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("OUTLIVE_POSTGRES_DSN", "postgresql://127.0.0.1/nobody")
+        asking = subprocess.Popen([sys.executable, "-m", "outlive", "list"], stderr=subprocess.PIPE, text=True)
+        silent.accept()[0].close()
+        asking.send_signal(signal.SIGINT)
+        assert asking.communicate(timeout=40)[1] == ""
+        assert asking.returncode == -signal.SIGINT  # a shell shows 130
 
-    monkeypatch.setattr("outlive.infra.settings.Settings.load", interrupted)
-    assert CliRunner().invoke(cli, ["list"]).exit_code == 130
+
+def test_ctrl_c_is_heard_while_python_imports() -> None:
+    asked = "import signal, outlive.__main__; print(signal.getsignal(signal.SIGINT) is signal.SIG_DFL)"
+    loaded = "import sys; print([name for name in sys.modules if name.startswith('outlive.')])"
+    done = subprocess.run([sys.executable, "-c", f"{asked}; {loaded}"], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n['outlive.__main__']\n"
+
+
+def test_a_command_leaves_the_signals_of_another_program_as_they_were() -> None:
+    async def command(_: interrupt.Interrupt) -> int:
+        return 3
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    assert interrupt.run(command) == 3
+    assert [signal.getsignal(number) for number in numbers] == before
 
 
 def test_errors_within_groups_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ APP = "tests.chaos.explored_app:app"
 
 def _explore(world: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "EXPLORED_WORLD": str(world)}
-    command = [sys.executable, "-m", "outlive.actors", "chaos", "explore", *words]
+    command = [sys.executable, "-m", "outlive", "chaos", "explore", *words]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=100)
 
 

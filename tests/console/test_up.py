@@ -173,7 +173,7 @@ def test_an_interrupted_run_goes_on_where_it_was(here: Installation) -> None:
 
 def test_a_bar_is_drawn_in_a_terminal_and_the_result_alone_is_on_stdout(here: Installation) -> None:
     terminal, slave = os.openpty()
-    command = [sys.executable, "-m", "outlive.actors", "run", "todo:app", "count", "steps:=20", "seconds:=0.05"]
+    command = [sys.executable, "-m", "outlive", "run", "todo:app", "count", "steps:=20", "seconds:=0.05"]
     with subprocess.Popen(
         command, cwd=here.folder, env=here.environment, stdout=subprocess.PIPE, stderr=slave
     ) as process:

@@ -69,7 +69,7 @@ def _in_a_terminal(here: Installation, *words: str) -> Generator[tuple["subproce
                 drawn.extend(more)
 
     process = subprocess.Popen(
-        [sys.executable, "-m", "outlive.actors", *words],
+        [sys.executable, "-m", "outlive", *words],
         cwd=here.folder, env=here.environment, stdout=subprocess.PIPE, stderr=slave,
     )  # fmt: skip
     os.close(slave)

@@ -116,7 +116,7 @@ async def test_a_program_that_knows_only_ids_can_say_yes(shared: Server, service
         await submit_many(shared, "mail", 1)
         await until(shared, PAUSED)
         await works.restart()
-        command = [sys.executable, "-m", "outlive.actors", "approve", "mail-0", "1"]
+        command = [sys.executable, "-m", "outlive", "approve", "mail-0", "1"]
         environment = {**os.environ, **shared.environment}
         says = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.DEVNULL)
         assert await says.wait() == 0

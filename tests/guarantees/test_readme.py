@@ -27,7 +27,7 @@ from outlive.protocol.commands import AnyCommand
 from tests.chaos.harness import ROOT, assert_progress_gapless, fetch, until, wait_all_final
 
 README: Final = (ROOT / "README.md").read_text("utf-8")
-OUTLIVE: Final = (sys.executable, "-m", "outlive.actors")
+OUTLIVE: Final = (sys.executable, "-m", "outlive")
 FILES: Final = 1500
 MANY: Final = 15000
 TASK: Final = "todo-1"

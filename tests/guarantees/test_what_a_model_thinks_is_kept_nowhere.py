@@ -57,7 +57,7 @@ def _text(value: object) -> str:
 
 async def _command(server: Server, *words: str) -> str:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "outlive.actors", *words, cwd=ROOT, env={**os.environ, **server.environment},
+        sys.executable, "-m", "outlive", *words, cwd=ROOT, env={**os.environ, **server.environment},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     said, _ = await process.communicate()

@@ -203,7 +203,7 @@ async def worker_process(settings: Settings, target: str = "outlive.actors.bench
         **os.environ, "OUTLIVE_NATS_URL": str(settings.nats_url), "OUTLIVE_POSTGRES_DSN": str(settings.postgres_dsn),
         "OUTLIVE_PREFIX": settings.prefix, "OUTLIVE_TENANT": settings.tenant, "OUTLIVE_SLOTS": str(SLOTS),
     }  # fmt: skip
-    command = [sys.executable, "-m", "outlive.actors", "worker", target]
+    command = [sys.executable, "-m", "outlive", "worker", target]
     process = await asyncio.create_subprocess_exec(*command, env=environment, stderr=subprocess.DEVNULL)
     try:
         await _serving(settings, process)

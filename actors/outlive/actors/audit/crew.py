@@ -16,7 +16,7 @@ from outlive.infra.embedded import Live
 from outlive.protocol.errors import OutliveError
 
 APP: Final = "outlive.actors.audit:app"
-_COMMAND: Final = (sys.executable, "-P", "-m", "outlive.actors", "worker", APP)
+_COMMAND: Final = (sys.executable, "-P", "-m", "outlive", "worker", APP)
 _KEPT: Final = frozenset({mail.SMTP, mail.IMAP})
 _START: Final = 60.0
 _STOP: Final = 10.0

@@ -64,7 +64,7 @@ class WorkerProcess:
 
     def command(self, ready: int) -> list[str]:
         """Return the command line; it writes to the descriptor `ready` when it serves, and ends with this process."""
-        worker = ["outlive.actors", "worker", self._app, "--log-text", "--crew", str(os.getpid()), str(ready)]
+        worker = ["outlive", "worker", self._app, "--log-text", "--crew", str(os.getpid()), str(ready)]
         return [sys.executable, "-P", "-m", *worker]
 
     @property

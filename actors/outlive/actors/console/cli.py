@@ -110,8 +110,6 @@ class LazyGroup(click.Group):
         given = ctx.ensure_object(Given)  # here, so that all commands below share it
         try:
             code = super().invoke(ctx)
-        except KeyboardInterrupt:
-            code = codes.INTERRUPTED
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:

@@ -86,7 +86,7 @@ class Fleet:
         on_line: Callable[[str], None] | None = None,
         patient: bool = False,
     ) -> None:
-        self._command = (sys.executable, "-m", "outlive.actors", "worker", app, *options)
+        self._command = (sys.executable, "-m", "outlive", "worker", app, *options)
         self._environment = {**os.environ, **environment}
         self._count = count
         self._grace = grace

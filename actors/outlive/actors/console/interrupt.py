@@ -54,6 +54,7 @@ def run(
 
 async def _interruptible(command: Callable[[Interrupt], Awaitable[int]], interrupted: int) -> int:
     interrupt, loop = Interrupt(), asyncio.get_running_loop()
+    ends_with_it = signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # the program, see `__main__`
     for number in _SIGNALS:
         loop.add_signal_handler(number, interrupt)
     try:
@@ -61,9 +62,10 @@ async def _interruptible(command: Callable[[Interrupt], Awaitable[int]], interru
             return await command(interrupt)
         return interrupted
     finally:
-        for number in _SIGNALS:  # the command is over: a signal that comes late must not cut its last words short
+        for number in _SIGNALS:
             loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_IGN)
+            if ends_with_it:  # a signal that comes late must not cut the last words short
+                signal.signal(number, signal.SIG_IGN)
 
 
 def fast_loop() -> LoopFactory | None:
