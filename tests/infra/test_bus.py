@@ -103,6 +103,28 @@ async def test_requests_name_what_went_wrong(bus: Bus) -> None:
         await bus.request("silent", timeout=0.1)
 
 
+@pytest.mark.parametrize("what", ["subscribe", "request"])
+async def test_whoever_is_cancelled_ends_whatever_it_waits_for(bus: Bus, what: str) -> None:
+    """Cancelled after 0, 1, 2, ... rounds of the event loop, until what it does is done before that."""
+    cancelled, done = 0, 0
+    while done < 20:
+        doing = asyncio.ensure_future(bus.subscribe("cancelled", _hear) if what == "subscribe" else bus.api("INFO"))
+        for _ in range(cancelled):
+            await asyncio.sleep(0)
+        if doing.done():
+            done += 1
+            continue
+        doing.cancel()
+        await asyncio.wait([doing], timeout=5)
+        assert doing.cancelled(), f"after {cancelled} rounds it went on"
+        cancelled += 1
+    assert cancelled > 1
+
+
+async def _hear(_: Msg) -> None:
+    """Whatever it is."""
+
+
 async def test_messages_with_and_without_headers_arrive(bus: Bus) -> None:
     got: asyncio.Queue[Msg] = asyncio.Queue()
     await bus.subscribe("news.*", got.put)

@@ -16,7 +16,6 @@ import asyncpg
 import msgspec
 import nats.errors
 from anyio.abc import TaskGroup, TaskStatus
-from nats.aio.client import Client
 from nats.micro import add_service
 from nats.micro.request import ERROR_HEADER, Request
 from nats.micro.service import EndpointConfig, Service, ServiceConfig
@@ -24,6 +23,7 @@ from nats.micro.service import EndpointConfig, Service, ServiceConfig
 from outlive.infra.bus import Bus, BusError
 from outlive.infra.database import TRANSIENT, Pool
 from outlive.infra.store import Store, token
+from outlive.infra.wire import WireClient
 from outlive.protocol import api, ids
 from outlive.protocol.api import Problem, Trouble
 from outlive.protocol.subjects import Subjects
@@ -94,7 +94,7 @@ class ApiService:
                 self._bus.detach(self._attach)
                 await self._stop()
 
-    async def _attach(self, client: Client) -> None:
+    async def _attach(self, client: WireClient) -> None:
         config = ServiceConfig(
             name=self._subjects.prefix, version=VERSION, description="Outlive: questions about tasks", queue_group="api"
         )
@@ -103,7 +103,7 @@ class ApiService:
             await service.add_endpoint(
                 EndpointConfig(name=verb, subject=self._subjects.api("*", verb), handler=partial(self._receive, verb))
             )
-        await client._flush_pending(force_flush=True)  # noqa: SLF001  # the ping of a flush overtakes what is pending
+        await client.written()  # the ping of a flush overtakes what is pending
         await client.flush()
 
     async def _stop(self) -> None:

@@ -77,7 +77,7 @@ _STUCK: Final = 20.0  # seconds without a link after which the client itself is 
 Done = Callable[[Ack | BusError], None]
 """Told the end of one publish, exactly once, from the event loop; must not raise."""
 
-Hook = Callable[[Client], Awaitable[None]]
+Hook = Callable[[WireClient], Awaitable[None]]
 
 
 class Subscription:
@@ -90,11 +90,10 @@ class Subscription:
         self._callback = callback
         self._current: NatsSubscription | None = None
 
-    async def attach(self, client: Client) -> None:
+    async def attach(self, client: WireClient) -> None:
         """Subscribe on another client."""
         self._current = await client.subscribe(self._subject, queue=self._queue, cb=self._callback)
-        # Else what `Bus` writes itself would overtake it.
-        await client._flush_pending(force_flush=True)  # noqa: SLF001  # no public way waits for this alone
+        await client.written()  # else what `Bus` writes itself would overtake it
 
     async def unsubscribe(self) -> None:
         """End it; messages under way may still come."""
@@ -133,7 +132,7 @@ class Bus:
         self._supervisor: asyncio.Task[None] | None = None
         self.generation = 0
         """Grows with every cut: whoever relies on an unbroken flow of messages compares it."""
-        self.nc: Client = WireClient()
+        self.nc: WireClient = WireClient()
         """The present client. It is replaced after a fatal error, so do not keep it: see `attach`."""
 
     @classmethod
@@ -161,9 +160,9 @@ class Bus:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._supervisor is not None:
-            self._supervisor.cancel()
-            await asyncio.wait([self._supervisor])
+        while self._supervisor is not None and not self._supervisor.done():
+            self._supervisor.cancel()  # more than once: nats-py keeps some cancellations to itself
+            await asyncio.wait([self._supervisor], timeout=_TICK)
         self._flush()
         await self._abandon(self.nc)
         self._cut()
@@ -217,7 +216,7 @@ class Bus:
         self._prefix = len(self._inbox)
         self._up.set()
 
-    async def _dial(self, client: Client) -> None:
+    async def _dial(self, client: WireClient) -> None:
         # A refused token is told at once only where reconnecting is off, hence the change of mind afterwards.
         await client.connect(
             self._url.split(","),
@@ -238,7 +237,8 @@ class Bus:
     async def _supervise(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), _TICK)
+                async with asyncio.timeout(_TICK):
+                    await self._ended.wait()
             self._expire(self._loop.time())
             if self._ended.is_set() or self._is_stuck():
                 await self._rebuild()
@@ -391,7 +391,11 @@ class Bus:
     ) -> Subscription:
         """Call `callback` with each message on `subject` (wildcards allowed), over every reconnect."""
         subscription = Subscription(self, subject, queue, callback)
-        await self.attach(subscription.attach)
+        try:
+            await self.attach(subscription.attach)
+        except BaseException:
+            await subscription.unsubscribe()
+            raise
         return subscription
 
     async def request(
@@ -415,11 +419,13 @@ class Bus:
         until = self._loop.time() + timeout
         await self.wait_connected(timeout)
         left = max(until - self._loop.time(), 0.01)
+        never = cast("float", None)  # its own limit is `wait_for`, which in Python 3.11 may lose a cancellation
         try:
-            return await self.nc.request(subject, payload, timeout=left, headers=headers)
+            async with asyncio.timeout(left):
+                return await self.nc.request(subject, payload, timeout=never, headers=headers)
         except nats.errors.NoRespondersError:
             raise NoResponders(f"nobody answers on {subject}") from None
-        except nats.errors.TimeoutError:
+        except TimeoutError:
             raise RequestTimeout(f"no answer on {subject} within {timeout} s") from None
         except nats.errors.Error as error:
             raise Disconnected(f"the request on {subject} was not sent: {error}") from error

@@ -3,6 +3,7 @@
 NATS answers what it cannot take with ``-ERR`` and the end of the connection, so it is refused here first.
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -128,6 +129,19 @@ class WireClient(Client):
 
     acks: int = -1  # its id
     on_ack: Callable[[bytes, bytes, bytes | None], None]
+
+    async def written(self) -> None:
+        """Return when all that nats-py holds back has gone to the socket, or when there is none.
+
+        No public way waits for this alone, and the one that there is keeps a cancellation to itself: whoever had given
+        up would go on.
+        """
+        queue, flusher = self._flush_queue, self._flusher_task
+        if not self.is_connected or queue is None or flusher is None or flusher.done():
+            return
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await queue.put(gone)
+        await asyncio.wait([gone, flusher], return_when=asyncio.FIRST_COMPLETED)
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         if sid == self.acks:
