@@ -21,6 +21,7 @@ from outlive.infra.records import AnswerRow, ChildRow, Fact, Record, State
 from outlive.protocol import codec, ids
 from outlive.protocol.commands import ChildEnded
 from outlive.protocol.errors import TaskCancelled, TaskFailed
+from outlive.protocol.policy import NO_BUDGET
 from outlive.protocol.task import Failure, Status
 from outlive.protocol.tools import AnyKind, Signal
 
@@ -278,6 +279,7 @@ class Child(Waiting[R]):
         self._begun = True
         kind = self._kind
         policy = self.flow.history.policy.and_also(kind.requires_approval)  # inherited, and never loosened
+        policy = policy._replace(budget=kind.budget or NO_BUDGET)  # ours is what it draws from
         body = codec.encode({"input": msgspec.Raw(self._encoded), "policy": policy.stored()})
         identity = codec.submit_digest(kind.name, codec.plain(self._encoded), None)
         child = ChildRow(

@@ -5,7 +5,7 @@ was made and whose cost nobody knows stays as it is. It stands before the attemp
 at worst a reservation for a request that the next owner makes under the same key.
 
 Children draw from their nearest ancestor with a budget, in blocks, and what they did not use is taken back when it is
-needed and they have ended, however they ended.
+needed and they have ended, however they ended. So what a task has lent is always the sum of what its children have drawn.
 """
 
 import asyncio
@@ -45,7 +45,8 @@ class Shortage(NamedTuple):
     @property
     def message(self) -> str:
         """``budget used: 9,900 of 10,000 tokens``, and whose it is."""
-        return f"{said(self.what, self.used, self.limit)} (task {self.task_id}); the next request may take {self.wanted:,.0f}"
+        wanted = f"; the next request may take {self.wanted:,.0f}" if self.wanted else ""
+        return f"{said(self.what, self.used, self.limit)} (task {self.task_id}){wanted}"
 
 
 class _Input(msgspec.Struct):
@@ -58,19 +59,24 @@ class _Row:
     def __init__(self, found: Any) -> None:
         self.task_id, self.parent = found["task_id"], found["parent"]
         self.limits = Limits(found["tokens"], found["money"], found["steps"])
-        self.seconds, self.elapsed = found["seconds"], found["elapsed"]
         self.drawn, self.used, self.lent = (Amount(*found[name]) for name in ("drawn", "used", "lent"))
+
+    @property
+    def spent(self) -> Amount:
+        """By itself and, as far as is known here, by its children."""
+        return self.used.plus(self.lent)
 
     def shortage(self, more: Amount) -> Shortage | None:
         """Say which own limit so much more would exceed."""
-        spent = self.used.plus(self.lent)
-        what = spent.plus(more).exceeds(self.limits)
-        if what is not None:
-            limit = getattr(self.limits, what)
-            return Shortage(self.task_id, what, getattr(spent, what), limit, getattr(more, what))
-        if self.seconds is not None and self.elapsed > self.seconds:
-            return Shortage(self.task_id, "seconds", self.elapsed, self.seconds, 0)
-        return None
+        what = self.spent.plus(more).exceeds(self.limits)
+        if what is None:
+            return None
+        limit = getattr(self.limits, what)
+        return Shortage(self.task_id, what, getattr(self.spent, what), limit, getattr(more, what))
+
+    def need(self, more: Amount) -> Amount:
+        """Return what must be drawn from the parent before so much more is spent."""
+        return self.spent.plus(more).minus(self.drawn) if self.parent is not None else Amount()
 
 
 class Budgets:
@@ -128,6 +134,8 @@ class Budgets:
             try:
                 async with connection.transaction():
                     if await connection.fetchval(self._sql["reserve"], claim.tenant, claim.task_id, *row):
+                        if (late := await connection.fetchrow(self._sql["late"], claim.tenant, claim.task_id)) is not None:
+                            raise _Short(Shortage(late["task_id"], "seconds", late["elapsed"], late["seconds"], 0))
                         await self._take(connection, claim.tenant, claim.task_id, amount, lend=False)
             except _Short as short:
                 return short.shortage
@@ -136,14 +144,12 @@ class Budgets:
     async def _take(self, connection: Any, tenant: str, task_id: str, amount: Amount, *, lend: bool) -> None:
         """Spend or lend an amount; what the task has not drawn yet is drawn first. Raises `_Short`."""
         row = _Row(await connection.fetchrow(self._sql["lock"], tenant, task_id))
-        if row.shortage(amount) is not None:
+        if row.shortage(amount) is not None or any(row.need(amount)):
             await self._reclaim(connection, tenant, row)
         if (shortage := row.shortage(amount)) is not None:
             raise _Short(shortage)
-        if row.parent is not None:
-            spent = row.used.plus(row.lent).plus(amount)
-            if any(need > have for need, have in zip(spent, row.drawn, strict=True)):
-                row.drawn = row.drawn.plus(await self._draw(connection, tenant, row.parent, spent.minus(row.drawn)))
+        if row.parent is not None and any(need := row.need(amount)):
+            row.drawn = row.drawn.plus(await self._draw(connection, tenant, row.parent, need))
         if lend:
             row.lent = row.lent.plus(amount)
         else:
@@ -162,15 +168,13 @@ class Budgets:
         return block
 
     async def _reclaim(self, connection: Any, tenant: str, row: _Row) -> None:
-        """Take back what children that have ended did not use."""
-        for child in await connection.fetch(self._sql["ended_children"], tenant, row.task_id):
-            drawn, used, lent = (Amount(*child[name]) for name in ("drawn", "used", "lent"))
-            spent = used.plus(lent)
-            row.lent = row.lent.minus(drawn.minus(spent))
-            await connection.execute(
-                self._sql["write"], tenant, child["task_id"], [min(d, s) for d, s in zip(drawn, spent, strict=True)],
-                list(used), list(lent),
-            )  # fmt: skip
+        """Take back what children that have ended did not use: first of all from theirs."""
+        for found in await connection.fetch(self._sql["ended_children"], tenant, row.task_id):
+            child = _Row(found)
+            await self._reclaim(connection, tenant, child)
+            row.lent = row.lent.minus(child.drawn).plus(child.spent)
+            child.drawn = child.spent
+            await self._write(connection, tenant, child)
 
     async def _write(self, connection: Any, tenant: str, row: _Row) -> None:
         await connection.execute(

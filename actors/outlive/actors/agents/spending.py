@@ -45,7 +45,7 @@ class Unpriced:
         """What to do about it."""
         return (
             f"the price of model {self.model} is not known, so its budget of money cannot be kept: deploy the agent with "
-            f"prices={{{self.model!r}: (DOLLARS_IN, DOLLARS_OUT)}} a million tokens, or without a budget of money"
+            f"prices={{{self.model!r}: (DOLLARS_IN, DOLLARS_OUT)}} a million tokens, then resume"
         )
 
 

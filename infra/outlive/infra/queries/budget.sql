@@ -15,8 +15,16 @@ insert into budget (tenant, task_id, parent, tokens, money, steps, seconds) valu
 
 -- name: lock
 -- $1 tenant, $2 task id
-select task_id, parent, tokens, money, steps, seconds, drawn, used, lent, extract(epoch from outlive.clock() - started_at)::float8 as elapsed
-  from budget where tenant = $1 and task_id = $2 for update;
+select task_id, parent, tokens, money, steps, drawn, used, lent from budget where tenant = $1 and task_id = $2 for update;
+
+-- name: late
+-- Whose time is over, of a task and those that it draws from. $1 tenant, $2 task id
+with recursive up as (
+  select b.task_id, b.parent, b.seconds, b.started_at from budget b where b.tenant = $1 and b.task_id = $2
+  union all
+  select b.task_id, b.parent, b.seconds, b.started_at from up join budget b on b.tenant = $1 and b.task_id = up.parent),
+u as (select task_id, seconds, extract(epoch from outlive.clock() - started_at)::float8 as elapsed from up where seconds is not null)
+select task_id, seconds, elapsed from u where elapsed > seconds limit 1;
 
 -- name: reserve
 -- Note a request; no row: it is noted already. $1 tenant, $2 task id, $3 step, $4 attempt, $5 model, $6 its price is known, $7 amount
@@ -43,21 +51,25 @@ update budget b
 select step_id, attempt from spend where tenant = $1 and task_id = $2 and not settled;
 
 -- name: ended_children
--- Children that have ended and hold more than they used: it comes back. $1 tenant, $2 task id
-select b.task_id, b.drawn, b.used, b.lent
+-- Children that have ended and may hold more than they used: it comes back. $1 tenant, $2 task id
+select b.task_id, b.parent, b.tokens, b.money, b.steps, b.drawn, b.used, b.lent
   from budget b join task t on t.tenant = b.tenant and t.task_id = b.task_id
  where b.tenant = $1 and b.parent = $2 and t.status in ('succeeded', 'failed', 'cancelled')
+   and (b.drawn <> b.used or b.lent <> '{0,0,0}')  -- what children of its own did not use may come back, too
    for update of b skip locked;
 
 -- name: raise
--- Raise the limits of a task and of those it draws from, where they are smaller. $1 tenant, $2 task id, $3 tokens, $4 money, $5 steps, $6 seconds
+-- Raise the limits of a task and of those it draws from, where they are smaller; locked as above. $1 tenant, $2 task id, $3 tokens, $4 money,
+-- $5 steps, $6 seconds
 with recursive up as (
-  select b.task_id, b.parent from budget b where b.tenant = $1 and b.task_id = $2
+  select b.task_id, b.parent, 0 as height from budget b where b.tenant = $1 and b.task_id = $2
   union all
-  select b.task_id, b.parent from up join budget b on b.tenant = $1 and b.task_id = up.parent)
+  select b.task_id, b.parent, up.height + 1 from up join budget b on b.tenant = $1 and b.task_id = up.parent),
+locked as materialized (
+  select b.task_id from up join budget b on b.tenant = $1 and b.task_id = up.task_id order by up.height for update of b)
 update budget b
    set tokens = greatest(b.tokens, case when b.tokens is not null then $3::bigint end),
        money = greatest(b.money, case when b.money is not null then $4::bigint end),
        steps = greatest(b.steps, case when b.steps is not null then $5::bigint end),
        seconds = greatest(b.seconds, case when b.seconds is not null then $6::float8 end)
-  from up where b.tenant = $1 and b.task_id = up.task_id;
+  from locked where b.tenant = $1 and b.task_id = locked.task_id;
