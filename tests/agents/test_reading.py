@@ -15,9 +15,9 @@ def look(path: str, depth: int = 1) -> str:
     return path
 
 
-def _rules(plan: Plan | None = None, ready: frozenset[str] = frozenset(), *, needs_plan: bool = False) -> Rules:
+def _rules(plan: Plan | None = None, reached: frozenset[str] = frozenset(), *, needs_plan: bool = False) -> Rules:
     return Rules(
-        tools={"look": look}, output=output_of("x", int), plan=plan, ready=ready, steps={"3": None},
+        tools={"look": look}, output=output_of("x", int), plan=plan, reached=reached, steps={"3": None},
         needs_plan=needs_plan,
     )  # fmt: skip
 
@@ -81,17 +81,38 @@ def test_plain_text_is_no_choice() -> None:
 
 def test_a_call_names_an_item_whose_turn_it_is() -> None:
     plan = Plan(1, [Item("a", "first"), Item("b", "second", ["a"])])
-    rules = _rules(plan, frozenset({"a"}))
+    rules = _rules(plan)
 
     assert _read("look", {"path": "x", "plan_item": "a"}, rules).calls[0].item == "a"
     assert "no item of the plan. There are: a, b" in _read("look", {"path": "x"}, rules).problems[0]
     assert "item 'b' waits for: a" in _read("look", {"path": "x", "plan_item": "b"}, rules).problems[0]
+    after = _rules(plan, frozenset({"a"}))
+    assert _read("look", {"path": "x", "plan_item": "b"}, after).calls[0].item == "b"
 
 
 def test_nothing_is_called_before_there_is_a_plan() -> None:
-    rules = _rules(needs_plan=True)
+    assert "make a plan first" in _read("look", {"path": "x"}, _rules(needs_plan=True)).problems[0]
 
-    assert "make a plan first" in _read("look", {"path": "x"}, rules).problems[0]
-    with_plan = read([("make_plan", {"items": [{"id": "a", "text": "x"}]}), ("look", {"path": "x"})], "", rules)
-    assert with_plan.plan
-    assert with_plan.calls
+
+NEW = {"items": [{"id": "new", "text": "x"}, {"id": "then", "text": "y", "after": ["new"]}]}
+
+
+@pytest.mark.parametrize("old", [None, Plan(1, [Item("old", "x")])])
+@pytest.mark.parametrize("first", [True, False])
+def test_what_is_called_along_with_a_new_plan_names_an_item_of_that_one(
+    old: Plan | None, first: bool
+) -> None:  # reason: a parameter of the test
+    items: list[Any] = ["new", "old", "then", None, 7]
+    calls = [("look", {"path": str(item), "plan_item": item}) for item in items]
+    plan = ("make_plan", NEW)
+
+    found = read([plan, *calls] if first else [*calls, plan], "", _rules(old, needs_plan=True))
+
+    assert [item.id for item in found.plan or ()] == ["new", "then"]
+    assert [(call.arguments["path"], call.item) for call in found.calls] == [("new", "new")]
+    assert ["no item of the plan" in problem for problem in found.problems] == [True, False, True, True]
+    assert "item 'then' waits for: new" in found.problems[1]
+
+
+def test_without_a_plan_no_item_is_named() -> None:
+    assert _read("look", {"path": "x", "plan_item": 7}).calls[0].item is None

@@ -134,12 +134,16 @@ class Budgets:
             try:
                 async with connection.transaction():
                     if await connection.fetchval(self._sql["reserve"], claim.tenant, claim.task_id, *row):
-                        if (late := await connection.fetchrow(self._sql["late"], claim.tenant, claim.task_id)) is not None:
-                            raise _Short(Shortage(late["task_id"], "seconds", late["elapsed"], late["seconds"], 0))
+                        await self._in_time(connection, claim)
                         await self._take(connection, claim.tenant, claim.task_id, amount, lend=False)
             except _Short as short:
                 return short.shortage
         return None
+
+    async def _in_time(self, connection: Any, claim: Claim) -> None:
+        late = await connection.fetchrow(self._sql["late"], claim.tenant, claim.task_id)
+        if late is not None:
+            raise _Short(Shortage(late["task_id"], "seconds", late["elapsed"], late["seconds"], 0))
 
     async def _take(self, connection: Any, tenant: str, task_id: str, amount: Amount, *, lend: bool) -> None:
         """Spend or lend an amount; what the task has not drawn yet is drawn first. Raises `_Short`."""

@@ -15,6 +15,7 @@ from outlive.actors.agents.context import tokens
 from outlive.actors.agents.decisions import Decided, Outline
 from outlive.actors.agents.models import Mode, Offer
 from outlive.actors.agents.reading import Ability
+from outlive.actors.agents.requests import Asking, request_tool
 from outlive.actors.agents.spending import Prices
 from outlive.actors.agents.versions import OnChange, Version
 from outlive.actors.kind import DeclaredKind
@@ -58,20 +59,6 @@ PATIENT: Final = RetryPolicy(max_attempts=8, base=1.0, cap=60.0)
 
 ROOM: Final = 300
 """Tokens that goal, plan and results must have beside instructions and tools."""
-
-
-class Asking(Tool[..., Decided]):
-    """The request to a model as a tool: recognised by its place alone, so that a changed prompt is no other step.
-
-    A request changes nothing but the bill: when its answer is lost it is made again, and the lost one is an attempt
-    whose cost nobody knows.
-    """
-
-    __slots__ = ()
-
-    def digest(self, encoded: bytes) -> bytes:  # noqa: ARG002  # what is asked may change, where it is asked may not
-        """Return the digest of the agent's name."""
-        return codec.digest(self.name.encode())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,21 +175,11 @@ class Agent:
         named = models.with_item({}, items)
         return tokens(codec.canonical(named).decode()) * len(self.tools) if items else 0
 
-    def asking(self, ask: Callable[..., Awaitable[Decided]]) -> Asking:
+    def asking(self, ask: Callable[..., Awaitable[Decided]]) -> Asking[Decided]:
         """Return the request as a tool that runs `ask`."""
-        signature = inspect.Signature(
-            [
-                inspect.Parameter("number", inspect.Parameter.KEYWORD_ONLY, annotation=int),
-                inspect.Parameter("model", inspect.Parameter.KEYWORD_ONLY, annotation=str),
-                inspect.Parameter("prompt", inspect.Parameter.KEYWORD_ONLY, annotation=str),
-                inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=Outline),
-            ]
-        )
-        name = keys.request_name(self.name)
-        return Asking(
-            name=name, fn=ask, arguments=Arguments(name, signature), result_type=Decided, read_only=False, idempotent=True,
-            takes_operation=True, is_async=True, title="decision {number}", timeout=self.timeout, retries=self.retries,
-            classify=models.error_class,
+        return request_tool(
+            keys.request_name(self.name), ask, {"number": int, "request": Outline}, result_type=Decided,
+            title="decision {number}", timeout=self.timeout, retries=self.retries,
         )  # fmt: skip
 
     def offers(self, items: Sequence[str], *, planned: bool, recall: bool) -> list[Offer]:

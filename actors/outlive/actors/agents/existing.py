@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Literal, TypeVar, Unpack, cast
+from typing import Any, ClassVar, Final, Literal, Self, TypeVar, Unpack, cast
 
 from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, RunContext, ToolApproved, ToolFailed
 from pydantic_ai.durable_exec import (
@@ -43,25 +43,33 @@ from pydantic_ai.durable_exec import (
     ToolsetValidateToolArgumentsId,
     conversation_id_from_run_id,
 )
-from pydantic_ai.messages import ModelResponse, ToolCallPart
-from pydantic_ai.models import Model
+from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse, ToolCallPart
+from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.output import NativeOutput, PromptedOutput, ToolOutput
 from pydantic_ai.tools import Tool as PydanticTool
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool
-from pydantic_core import to_jsonable_python
+from pydantic_core import to_json, to_jsonable_python
 
 from outlive.actors import dynamic, services
-from outlive.actors.agents import models, requests
+from outlive.actors.agents import models
+from outlive.actors.agents.context import tokens
+from outlive.actors.agents.decisions import Usage
+from outlive.actors.agents.requests import Asking, Request, request_tool
+from outlive.actors.agents.spending import Prices, Spending
+from outlive.actors.agents.versions import Changes, Version
 from outlive.actors.app import App
 from outlive.actors.dynamic import DynamicOptions
+from outlive.actors.history import OPERATION
 from outlive.actors.json_arguments import JsonArguments
 from outlive.actors.kind import DeclaredKind
 from outlive.actors.places import Branch, branch
 from outlive.actors.signature import Declared
-from outlive.actors.task import Task
-from outlive.protocol import codec, ids, steps
+from outlive.actors.task import Task, flow_of
+from outlive.protocol import codec, ids, keys, steps
 from outlive.protocol.arguments import Arguments
+from outlive.protocol.budget import Budget
 from outlive.protocol.errors import StepFailed
+from outlive.protocol.policy import NO_BUDGET
 from outlive.protocol.tools import AnyTool, Operation, RetryPolicy, Tool
 
 DepsT = TypeVar("DepsT")
@@ -105,6 +113,27 @@ def operation() -> Operation:
     return running
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExistingOptions:
+    """How the requests of an existing agent are made.
+
+    Attributes:
+        timeout: seconds for one request to the model.
+        retries: how errors of the model that may pass are met.
+        on_change: what happens when a task goes on under another model: a person is asked, or it goes on and says so.
+        budget: what a task and all that it starts may spend on models; a submit may tighten it.
+        prices: US dollars for a million tokens in and out, by model, where they are other than published.
+        output_tokens: the most that an answer is taken to need, where ``max_tokens`` of the settings does not say it.
+    """
+
+    timeout: float = 300.0
+    retries: RetryPolicy = field(default_factory=RetryPolicy)
+    on_change: Literal["allow", "pause"] = "pause"
+    budget: Budget = NO_BUDGET
+    prices: Prices = field(default_factory=dict[str, tuple[float, float]])
+    output_tokens: int = 4_096
+
+
 def declare_existing(
     app: App,
     agent: Agent[DepsT, OutputT],
@@ -112,8 +141,7 @@ def declare_existing(
     name: str | None = None,
     deps: Any = None,
     title: str | None = None,
-    timeout: float = requests.TIMEOUT,
-    retries: RetryPolicy | None = None,
+    **options: Any,
 ) -> DeclaredKind[[str], OutputT]:
     """Put an agent into an app, as a kind that takes the goal (the user's prompt) and returns the agent's output.
 
@@ -123,8 +151,7 @@ def declare_existing(
         name: of the kind; the agent's name if left out.
         deps: what every run of it gets as its dependencies.
         title: what people read; ``{goal}`` stands for the goal.
-        timeout: seconds for one request to the model.
-        retries: how errors of the model that may pass are met.
+        options: see `ExistingOptions`.
 
     Raises:
         RegistrationError: it has no name, its output cannot be stored, or a tool's metadata contradicts itself.
@@ -139,10 +166,10 @@ def declare_existing(
     output = _output_type(declared, agent.output_type)
     for tool in _function_tools(agent):
         _options(tool.name, tool.function, tool.metadata, tool.function_schema.json_schema)
-    durability = _Durability(name=declared.name, timeout=timeout, retries=retries or RetryPolicy())
+    durability = _Durability(name=declared.name, options=ExistingOptions(**options))
 
     async def run(task: Task, goal: str) -> OutputT:
-        token = _running.set(_Run(task))
+        token = _running.set(await _Run.begin(task, durability.options))
         try:
             result = await agent.run(goal, deps=deps, capabilities=[durability])
         finally:
@@ -158,8 +185,12 @@ def declare_existing(
         code_version=_code_version(agent),
         title=title or f"{declared.name}: {{goal}}",
     )
-    app.task.add(kind)
+    app.add(durability.asking(_nobody), kind)
     return kind
+
+
+async def _nobody(*_args: Any, **_kwargs: Any) -> Any:
+    raise RuntimeError("a model is asked by its agent's task alone")
 
 
 # --- one run
@@ -170,10 +201,21 @@ class _Run:
     """What one incarnation of a task knows of its agent's run: which step each call of the model is."""
 
     task: Task
+    spending: Spending
+    changes: Changes
+    model: str | None = None  # of the last request
     responses: int = 0
     calls: dict[str, str] = field(default_factory=dict[str, str])  # by the model's id of a call: its place
     approved: set[str] = field(default_factory=set[str])  # calls that a person is asked about before they are made
     taken: Counter[str] = field(default_factory=Counter[str])
+
+    @classmethod
+    async def begin(cls, task: Task, options: ExistingOptions) -> Self:
+        """Begin, or begin again."""
+        flow = flow_of(task)
+        spending = Spending(flow.world.budgets, flow.claim, options.budget, options.prices)
+        await spending.begin()
+        return cls(task, spending, Changes(flow, options.on_change, Version("", "", ""), (), lambda _: ""))
 
     def place(self, wanted: str) -> str:
         """Return a step id that depends on nothing but what the model said: calls may run side by side."""
@@ -187,6 +229,28 @@ class _Run:
         calls = [part for part in response["parts"] if part.get("part_kind") == "tool-call"]
         for number, call in enumerate(calls, 1):
             self.calls[call["tool_call_id"]] = f"{self.responses}-{number}"
+
+    async def request(self, asked: "_Asked", tool: Asking[Any], output_tokens: int) -> tuple[Request[Any], bool]:
+        """Return the next request to the model as a step, and whether its answer is recorded."""
+        flow, number = flow_of(self.task), self.responses + 1
+        place = self.place(f"request-{number}")
+        recorded = place in flow.history.done
+        before = Version(self.model, "", "") if self.model is not None else None
+        self.changes.now = Version(asked.model, "", "")
+        version = await self.changes.settle(number, before, recorded=recorded)
+        prompt, most = ("", Usage()) if recorded else asked.measured(output_tokens)
+        bound = tool.bind((), {"model": version.model, "prompt": prompt})
+        before = Version(before.model, prompt, "") if before is not None else None  # prompts may be made anew each time
+        return Request[Any](flow, place, tool, bound, before=before, spending=self.spending, most=most), recorded
+
+    def made_with(self, step: Request[Any], *, recorded: bool) -> str:
+        """Return the model of a request that was answered, and remember it."""
+        model: str = step.bound["model"]
+        if (recorded and model == self.model) or self.model is None:  # no person has agreed to another one
+            intended = step.flow.history.operations.get((step.step_id, OPERATION))
+            model = codec.decode(intended.arguments)["model"] if intended is not None else model
+        self.model = model
+        return model
 
     async def perform(self, tool: AnyTool, arguments: dict[str, Any]) -> Any:
         """Make a step, on whatever asyncio task the agent runs it: its place is chosen, not counted."""
@@ -203,6 +267,50 @@ class _Run:
 
 _running: Final[ContextVar[_Run | None]] = ContextVar("outlive_agent_run", default=None)
 _operation: Final[ContextVar[Operation | None]] = ContextVar("outlive_operation", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a request asks, as pydantic-ai tells it."""
+
+    model: str
+    messages: list[Any]
+    settings: dict[str, Any]
+    tools: list[Any]
+
+    @classmethod
+    def of(cls, cache_key: tuple[object, ...]) -> Self:
+        """Take it from the key of a request, or of one that has a conversation made shorter."""
+        context = cast("RunContext[Any]", cache_key[-1])
+        if isinstance(cache_key[1], ModelRequestContext):
+            each = cache_key[1]
+            messages, settings, offered = each.messages, each.model_settings, each.model_request_parameters
+        else:
+            messages, settings, offered = cast("tuple[Any, Any, Any]", cache_key[1:4])
+        own = getattr(context.model, "settings", None) or {}
+        return cls(
+            models.model_name(context.model), messages, {**own, **(settings or {})},
+            [*offered.function_tools, *offered.output_tools],
+        )  # fmt: skip
+
+    def measured(self, output_tokens: int) -> tuple[str, Usage]:
+        """Return the version of the prompt, and what the request may use at most."""
+        instructions = getattr(self.messages[-1], "instructions", None) or ""
+        tools = to_json(self.tools, fallback=str)
+        said = ModelMessagesTypeAdapter.dump_json(self.messages)
+        most = Usage(
+            input=tokens(said.decode()) + tokens(tools.decode()),
+            output=int(self.settings.get("max_tokens") or output_tokens),
+        )
+        return codec.digest(instructions.encode(), tools).hex(), most
+
+
+def _used(usage: dict[str, Any]) -> Usage:
+    """Read what a request has cost, as pydantic-ai writes it."""
+    return Usage(
+        input=usage.get("input_tokens") or 0, output=usage.get("output_tokens") or 0,
+        cached=usage.get("cache_read_tokens") or 0,
+    )  # fmt: skip
 
 
 class _Steps(JournalCallableOperationBackend[_Config]):
@@ -228,8 +336,10 @@ class _Steps(JournalCallableOperationBackend[_Config]):
         run = _running.get()
         assert run is not None, "units are durable within a task only"
         match operation_id:
-            case ModelRequestId() | ModelCompactMessagesId() | ModelCancelSuspendedResponseId():
-                return await self._request(run, name, body)
+            case ModelRequestId() | ModelCompactMessagesId():
+                return await self._request(run, body, _Asked.of(cache_key))
+            case ModelCancelSuspendedResponseId():
+                return await run.perform(_plain(name, body, run.place(_slug(name)), idempotent=True), {})
             case ToolsetCallToolId():
                 return await self._call(run, body, cache_key, config or {})
             case ToolsetValidateToolArgumentsId():
@@ -239,20 +349,21 @@ class _Steps(JournalCallableOperationBackend[_Config]):
             case ToolsetGetToolsId() | ToolsetGetInstructionsId() | EventStreamHandlerId():
                 return await run.perform(_plain(name, body, run.place(_slug(name)), read_only=True), {})
             case _:  # of a capability: what it does is not known, so it is sent once
-                return await run.perform(_plain(name, body, run.place(_slug(name)), read_only=False), {})
+                return await run.perform(_plain(name, body, run.place(_slug(name))), {})
 
-    async def _request(self, run: _Run, name: str, body: Callable[[], Awaitable[object]]) -> object:
-        async def request() -> Any:
+    async def _request(self, run: _Run, body: Callable[[], Awaitable[object]], asked: "_Asked") -> object:
+        async def request(_: Operation, **__: Any) -> Any:
             response = await body()
-            return requests.without_thinking(response) if isinstance(response, dict) else response
+            return models.without_thinking(response) if isinstance(response, dict) else response
 
-        tool = requests.request_tool(
-            name, request, title=f"{self._durability.name} asks its model", step_id=run.place(f"request-{run.responses + 1}"),
-            timeout=self._durability.timeout, retries=self._durability.retries,
-        )  # fmt: skip
-        response = await run.perform(tool, {})
+        step, recorded = await run.request(
+            asked, self._durability.asking(request), self._durability.options.output_tokens
+        )
+        response = await step
+        model = run.made_with(step, recorded=recorded)
         if isinstance(response, dict) and "parts" in response:
             run.answered(response)
+            await step.settle(model, _used(response.get("usage") or {}))
         return response
 
     async def _call(
@@ -295,10 +406,16 @@ class _Durability(BaseDurabilityCapability[Any]):
         tool_config_key=_KEY,
     )
 
-    def __init__(self, *, name: str, timeout: float, retries: RetryPolicy) -> None:
+    def __init__(self, *, name: str, options: ExistingOptions) -> None:
         super().__init__(name=name)
-        self.timeout = timeout
-        self.retries = retries
+        self.options = options
+
+    def asking(self, ask: Callable[..., Awaitable[Any]]) -> Asking[Any]:
+        """Return the request to the model as a tool that runs `ask`."""
+        return request_tool(
+            keys.request_name(self.name or ""), ask, {}, result_type=Any, title=f"{self.name} asks its model",
+            timeout=self.options.timeout, retries=self.options.retries,
+        )  # fmt: skip
 
     @property
     def in_durable_context(self) -> bool:
@@ -373,9 +490,11 @@ def _with_approval(options: DynamicOptions) -> DynamicOptions:
     return asked
 
 
-def _plain(name: str, body: Callable[[], Awaitable[object]], place: str, *, read_only: bool) -> AnyTool:
+def _plain(
+    name: str, body: Callable[[], Awaitable[object]], place: str, *, read_only: bool = False, idempotent: bool = False
+) -> AnyTool:
     return Tool(
-        name=name, fn=body, arguments=_NONE, result_type=Any, read_only=read_only, idempotent=False,
+        name=name, fn=body, arguments=_NONE, result_type=Any, read_only=read_only, idempotent=idempotent,
         takes_operation=False, is_async=True, title=name, step_id=place,
     )  # fmt: skip
 

@@ -14,6 +14,8 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
+import msgspec
+
 from outlive.actors import planning
 from outlive.actors.agents import models, reading
 from outlive.actors.agents.agent import Agent
@@ -24,24 +26,19 @@ from outlive.actors.agents.decisions import Call, Decided, Outline, Question, Re
 from outlive.actors.agents.models import Answer, Offer
 from outlive.actors.agents.reading import Ability
 from outlive.actors.agents.spending import Spending
-from outlive.actors.agents.versions import STAY, STOP, Asked, Consent, Version, choose, describe
+from outlive.actors.agents.versions import STOP, Changes, Ended, Version
 from outlive.actors.history import call_text
 from outlive.actors.step import ToolStep
 from outlive.actors.task import Task, flow_of
 from outlive.actors.waiting import Child
 from outlive.protocol import codec
 from outlive.protocol.errors import StepFailed, TaskCancelled, TaskFailed
-from outlive.protocol.task import Failure
 from outlive.protocol.tools import Kind, Operation
 
 AGAIN: Final = "ask again"
 
 RESULT: Final = 1_000_000
 """Characters of a result that an agent can look at; `recall` pages through them."""
-
-
-class Ended(StepFailed):
-    """A person has ended the task."""
 
 
 class Run:
@@ -60,7 +57,7 @@ class Run:
         self._recalls: Sequence[Recall] = ()
         self._brakes = Brakes(failures=agent.same_failures, idle=agent.idle_decisions)
         self._last: Version | None = None  # what the last decision was made with
-        self._stays: Version | None = None  # a person wants the old one instead of this
+        self._changes = Changes(self._flow, agent.on_change, agent.version, agent.configured, agent.prompt_of)
         self._spending = Spending(self._flow.world.budgets, self._flow.claim, agent.budget, agent.prices)
         self._decisions = 0
         self._unusable = 0
@@ -71,6 +68,8 @@ class Run:
         while True:
             try:
                 decided = await self._decide()
+            except Ended:
+                raise
             except StepFailed as failed:
                 await self._unanswered(failed)
                 continue
@@ -91,11 +90,10 @@ class Run:
         """Put the facts to the model, once: a recorded decision is answered from the record."""
         self._decisions += 1
         self._brakes.decided()
-        if (edited := planning.take_edit(self._flow)) is not None:
-            self._notes.append(f"{edited.by or 'a person'} has changed the plan: it is version {edited.version} now")
-        version = await self._version()
+        self._edited()
+        recorded = self._flow.history.done.get(self._flow.next_place)
+        version = await self._changes.settle(self._decisions, self._last, recorded=recorded is not None)
         step_id = self._flow.place()
-        recorded = self._flow.history.done.get(step_id)
         context = self._context() if recorded is None else Context("", Outline())
         rules = self._rules()
 
@@ -106,44 +104,15 @@ class Run:
         bound = tool.bind((), {
             "number": self._decisions, "model": version.model, "prompt": version.prompt, "request": context.outline,
         })  # fmt: skip
-        most = Usage(input=context.outline.tokens, output=self._agent.output_tokens)
-        decision = Decision(self._flow, step_id, tool, bound, self._last, self._spending, most, self._agent.tools)
+        decision = Decision(
+            self._flow, step_id, tool, bound, before=self._last, spending=self._spending, tools=self._agent.tools,
+            most=Usage(input=context.outline.tokens, output=self._agent.output_tokens),
+        )  # fmt: skip
         decided = await decision
-        attempt = recorded.attempt if recorded is not None and recorded.attempt else decision.attempt
-        if decided.usage.tokens:  # else nobody knows what it has cost, and what was reserved counts
-            await self._spending.settle(step_id, attempt, decided.model, decided.usage)
+        await decision.settle(decided.model, decided.usage)
         told = decided.instructions or (self._last.instructions if self._last is not None else "")
         self._last = Version(decided.model, decided.prompt, told)
         return decided
-
-    async def _version(self) -> Version:
-        """Find out what the next decision is made with; where the policy says so, a person is asked."""
-        agent, flow, last = self._agent, self._flow, self._last
-        while True:
-            ahead = flow.history.known(flow.next_place)
-            if last is None or (ahead is not None and ahead.name != Consent.name):
-                return agent.version  # the first decision, or one that is recorded
-            if ahead is None and last.same(agent.version):
-                return agent.version
-            if ahead is not None:
-                asked = codec.decode(ahead.arguments or b"", Asked)
-            else:
-                there = agent.prompt_of(last.instructions) == last.prompt
-                found = choose(last, agent.version, agent.on_change, models=agent.configured, prompt_is_there=there)
-                if isinstance(found, Version):
-                    return found
-                if self._stays is not None and agent.version.same(self._stays):
-                    return last
-                asked = Asked(agent.version.model, agent.version.prompt, found.can_stay)
-            now = Version(asked.model, asked.prompt, last.instructions)
-            answer = await Consent(flow, flow.place(), asked, describe(last, now))
-            if answer == STOP:
-                what = f"stopped by a person: {describe(last, now)}"
-                raise Ended(Failure(type="VersionChanged", message=what, error_class="permission_denied"))
-            if answer == STAY:
-                self._stays = now
-                return last
-            last = now  # agreed to; another change since then is asked about as well
 
     def _context(self) -> Context:
         return compose(
@@ -184,8 +153,8 @@ class Run:
 
     def _rules(self) -> reading.Rules:
         return reading.Rules(
-            tools=self._agent.tools, output=self._agent.output, plan=self._flow.plan, ready=self._ready(),
-            steps=self._by_step, needs_plan=self._agent.plans,
+            tools=self._agent.tools, output=self._agent.output, plan=self._flow.plan,
+            reached=frozenset(item for item, ok in self._items.items() if ok), steps=self._by_step, needs_plan=self._agent.plans,
         )  # fmt: skip
 
     # --- the plan
@@ -196,12 +165,15 @@ class Run:
         if planning.adopt(self._flow, decided.plan or [], note=decided.why, by="model") is None:
             self._notes.append("a person has changed the plan meanwhile: yours was passed over")
 
+    def _edited(self) -> bool:
+        """Go on by what a person has made of the plan meanwhile."""
+        edited = planning.take_edit(self._flow)
+        if edited is not None:
+            self._notes.append(f"{edited.by or 'a person'} has changed the plan: it is version {edited.version} now")
+        return edited is not None
+
     def _items_of_plan(self) -> list[str]:
         return [item.id for item in self._flow.plan.items] if self._flow.plan is not None else []
-
-    def _ready(self) -> frozenset[str]:
-        items = self._flow.plan.items if self._flow.plan is not None else []
-        return frozenset(item.id for item in items if all(self._items.get(each) for each in item.after))
 
     def _shown_plan(self) -> list[str]:
         items = self._flow.plan.items if self._flow.plan is not None else []
@@ -272,13 +244,15 @@ class Run:
 
     async def _unanswered(self, failed: StepFailed) -> None:
         """The model gave no answer, however often it was asked: a person looks after it, and says when to ask again."""
-        if isinstance(failed, Ended):
-            raise failed
         failure = failed.failure
         why = f"The model gave no answer ({failure.error_class}): {failure.type}: {failure.message}"
-        answer = await self._task.ask(f"{why[:1900]} Ask it again?", choices=[AGAIN, STOP])
-        if answer == STOP:
-            raise failed
+        while not self._edited():
+            asking = self._task.ask(f"{why[:1900]} Ask it again?", choices=[AGAIN, STOP])
+            stopped_before = _step_of(asking) in self._flow.history.done
+            if await asking == AGAIN:
+                break
+            if not stopped_before:  # else a person has had the task go on: they are asked anew
+                raise Ended(msgspec.structs.replace(failure, step_id=None)) from failed
         self._brakes.moved()
 
     async def _mind(self, decided: Decided) -> None:

@@ -259,3 +259,12 @@ def with_item(schema: dict[str, Any], items: Sequence[str]) -> dict[str, Any]:
         item["enum"] = list(items)
     properties = {"plan_item": item, **schema.get("properties", {})}
     return {**schema, "properties": properties, "required": ["plan_item", *schema.get("required", [])]}
+
+
+def without_thinking(response: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's response, as pydantic-ai writes it in JSON, without its thinking parts: those are stored nowhere."""
+    parts: Any = response.get("parts")
+    if not isinstance(parts, list):
+        return dict(response)
+    kept = [part for part in parts if not (isinstance(part, dict) and part.get("part_kind") == "thinking")]
+    return {**response, "parts": kept}

@@ -62,7 +62,7 @@ class Rules:
         tools: by name.
         output: the argument ``output`` of ``finish`` with its type.
         plan: the plan in force; None = none yet.
-        ready: ids of items whose calls may be made now.
+        reached: ids of items whose last step succeeded.
         steps: ids of steps whose results can be recalled.
         needs_plan: nothing is called before there is a plan.
     """
@@ -70,7 +70,7 @@ class Rules:
     tools: Mapping[str, Ability]
     output: Arguments
     plan: Plan | None
-    ready: frozenset[str]
+    reached: frozenset[str]
     steps: Mapping[str, object]
     needs_plan: bool
 
@@ -96,7 +96,9 @@ def read(chosen: Sequence[tuple[str, Any]], text: str, rules: Rules) -> Read:
     passed. `text` is what the model said besides.
     """
     found = Read()
-    for name, arguments in chosen:
+    for name, arguments in sorted(
+        chosen, key=lambda choice: choice[0] != PLAN
+    ):  # what is called belongs to the new plan
         try:
             _take(found, name, arguments, rules)
         except (codec.NotStorable, msgspec.ValidationError, PlanInvalid, Unusable) as error:
@@ -144,9 +146,12 @@ def _take(found: Read, name: str, arguments: Any, rules: Rules) -> None:
 
 
 def _plan(found: Read, words: PlanWords, rules: Rules) -> None:
-    version = rules.plan.version + 1 if rules.plan is not None else 1
-    Plan(version=version, items=words.items)  # it checks itself
+    _new(words.items, rules)  # it checks itself
     found.plan, found.why = words.items, words.why[:500]
+
+
+def _new(items: list[Item], rules: Rules) -> Plan:
+    return Plan(version=rules.plan.version + 1 if rules.plan is not None else 1, items=items)
 
 
 def _call(found: Read, name: str, given: dict[str, Any], rules: Rules) -> Call:
@@ -155,19 +160,20 @@ def _call(found: Read, name: str, given: dict[str, Any], rules: Rules) -> Call:
         raise Unusable(f"there is no such tool. There are: {', '.join(sorted(rules.tools))}")
     if len(found.calls) >= TOGETHER:
         raise Unusable(f"at most {TOGETHER} calls at once")
-    if rules.needs_plan and rules.plan is None and found.plan is None:
+    plan = rules.plan if found.plan is None else _new(found.plan, rules)
+    if rules.needs_plan and plan is None:
         raise Unusable(f"make a plan first, with {PLAN}")
     item = given.pop(ITEM, None)
-    if rules.plan is not None and found.plan is None:
-        _check_item(item, rules)
+    if plan is not None:
+        _check_item(item, plan, rules.reached)
     bound = tool.arguments.decode(codec.encode(given))
-    return Call(tool=name, arguments=codec.decode(tool.arguments.encode(bound)), item=item)
+    arguments = codec.decode(tool.arguments.encode(bound))
+    return Call(tool=name, arguments=arguments, item=item if plan is not None else None)
 
 
-def _check_item(item: Any, rules: Rules) -> None:
-    assert rules.plan is not None
-    known = {each.id: each for each in rules.plan.items}
-    if item not in known:
+def _check_item(item: Any, plan: Plan, reached: frozenset[str]) -> None:
+    known = {each.id: each for each in plan.items}
+    if not isinstance(item, str) or item not in known:
         raise Unusable(f"{ITEM} {str(item)[:64]!r} is no item of the plan. There are: {', '.join(known)}")
-    if item not in rules.ready:
+    if not reached.issuperset(known[item].after):
         raise Unusable(f"item {item!r} waits for: {', '.join(known[item].after)}")

@@ -1,4 +1,4 @@
-"""A request to a model as a durable step: paid once when its answer is stored, sent again when it was lost.
+"""A request to a model as a durable step: reserved, intended, made, settled; paid once when its answer is stored.
 
 Its operation stands in the ledger like any effect: an intent before, every attempt recorded. A lost answer is sent again
 (providers keep no idempotency keys, so the lost one may have been paid), and what that one cost is not known.
@@ -6,66 +6,144 @@ Its operation stands in the ledger like any effect: an intent before, every atte
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar
 
+from outlive.actors.agents import models
+from outlive.actors.agents.decisions import Usage
+from outlive.actors.agents.spending import Spending
+from outlive.actors.agents.versions import Version, describe
+from outlive.actors.effect import Effect
+from outlive.actors.flow import Flow
+from outlive.actors.history import OPERATION
+from outlive.actors.reactions import Reaction
+from outlive.infra.records import AnswerRow, Record
+from outlive.protocol import codec
 from outlive.protocol.arguments import Arguments
-from outlive.protocol.tools import RetryPolicy, Tool
+from outlive.protocol.operations import ErrorClass
+from outlive.protocol.task import Reason, ReasonCode
+from outlive.protocol.tools import AnyTool, RetryPolicy, Tool
 
-TIMEOUT: Final = 300.0
-"""Seconds for one request to a model unless it says otherwise."""
+R = TypeVar("R")
 
-_THINKING: Final = "thinking"
-_NONE: Final = Arguments("request", inspect.Signature())
+_FREE: Final = frozenset({
+    ErrorClass.RATE_LIMITED, ErrorClass.NOT_SENT, ErrorClass.INVALID_ARGUMENTS, ErrorClass.PERMISSION_DENIED,
+})  # fmt: skip
+"""Errors of requests that were turned away: they cost nothing. What any other has cost is not known."""
+
+
+class Asking(Tool[..., R]):
+    """The request to a model as a tool: recognised by its place and name alone, so that a changed prompt is no other step.
+
+    A request changes nothing but the bill: when its answer is lost it is made again, and the lost one is an attempt
+    whose cost nobody knows.
+    """
+
+    __slots__ = ()
+
+    def digest(self, encoded: bytes) -> bytes:  # noqa: ARG002  # what is asked may change, where it is asked may not
+        """Return the digest of its name."""
+        return codec.digest(self.name.encode())
 
 
 def request_tool(
     name: str,
-    request: Callable[[], Awaitable[Any]],
+    ask: Callable[..., Awaitable[Any]],
+    recorded: Mapping[str, Any],
     *,
-    result_type: Any = Any,
-    title: str = "",
-    step_id: str | None = None,
-    timeout: float = TIMEOUT,
-    retries: RetryPolicy | None = None,
-) -> Tool[[], Any]:
+    result_type: Any,
+    title: str,
+    timeout: float,
+    retries: RetryPolicy,
+) -> Asking[Any]:
     """Return a tool whose call is one request to a model.
 
-    It has no arguments: the step is recognised by its place and its name, whatever the prompt was, so that a changed
-    prompt is a matter of the version policy and not another call.
-
     Args:
-        name: of the step, the same on every run.
-        request: sends it; called once per attempt. What it returns is stored as `result_type`.
-        result_type: a type that can be stored; by default what JSON has.
-        title: what people read; the name if left out.
-        step_id: a chosen place.
+        name: of the step, the same on every run (`outlive.protocol.keys.request_name`).
+        ask: makes the request, called once per attempt with the operation and what is recorded. What it returns is stored.
+        recorded: what the ledger says of a request besides ``model`` and ``prompt``: names with types.
+        result_type: a type that can be stored.
+        title: what people read.
         timeout: seconds for one attempt.
         retries: how errors that may pass are met.
     """
-    return Tool(
-        name=name,
-        fn=request,
-        arguments=_NONE,
-        result_type=result_type,
-        read_only=False,
-        idempotent=True,
-        takes_operation=False,
-        is_async=True,
-        title=title or name,
-        timeout=timeout,
-        retries=retries or RetryPolicy(),
-        step_id=step_id,
+    types = {"model": str, "prompt": str, **recorded}
+    signature = inspect.Signature(
+        [inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, annotation=of) for each, of in types.items()]
     )
+    return Asking(
+        name=name, fn=ask, arguments=Arguments(name, signature), result_type=result_type, read_only=False, idempotent=True,
+        takes_operation=True, is_async=True, title=title, timeout=timeout, retries=retries, classify=models.error_class,
+    )  # fmt: skip
 
 
-def without_thinking(response: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's response, as pydantic-ai writes it in JSON, without its thinking parts: those are stored nowhere."""
-    parts: Any = response.get("parts")
-    if not isinstance(parts, list):
-        return dict(response)
-    kept = [part for part in parts if not _is_thinking(part)]
-    return {**response, "parts": kept}
+class Request(Effect[R]):
+    """The request to a model as a step."""
 
+    __slots__ = ("_before", "_most", "_now", "_spending", "_told")
 
-def _is_thinking(part: Any) -> bool:
-    return isinstance(part, dict) and cast("dict[str, Any]", part).get("part_kind") == _THINKING
+    def __init__(
+        self, flow: Flow, step_id: str, tool: AnyTool, bound: dict[str, Any], *, before: Version | None,
+        spending: Spending, most: Usage,
+    ) -> None:  # fmt: skip
+        """See `Effect`; `before` is what the last one was made with, `most` what this one may use."""
+        super().__init__(flow, step_id, tool, bound)
+        self._before = before
+        self._now = Version(bound["model"], bound["prompt"], "")
+        self._spending = spending
+        self._most = most
+        self._told = False
+
+    def told(self, value: R) -> str:
+        """What people read of an answer: the request's title, and another version than before."""
+        return f"{super().told(value)}{self.changed(self._now)}"
+
+    def changed(self, now: Version) -> str:
+        """Say what is another version than before; empty: nothing."""
+        return "" if self._before is None or self._before.same(now) else f" ({describe(self._before, now)})"
+
+    def _wants(self) -> bool:
+        """Who has every effect wait for a yes does not mean this: it is none. By its name it may be held back, too."""
+        return self.tool.name in self.flow.history.policy.tools
+
+    def rests(self) -> Record:
+        """The beginning of the intent: where the version is another one than before, the audit trail names both."""
+        record, before, now = super().rests(), self._before, self._now
+        if before is None or before.same(now) or self._told or self._intended_as(now):
+            return record
+        self._told = True
+        row = AnswerRow(
+            -self.flow.claim.last_seq - 1, "applied", describe(before, now), who=f"agent {self.flow.claim.kind}",
+            what="version", before=f"{before.model} {before.prompt[:8]}", after=f"{now.model} {now.prompt[:8]}",
+        )  # fmt: skip  # no inbox row has that place: a line of the audit
+        record.answers = (*record.answers, row)
+        return record
+
+    def _intended_as(self, now: Version) -> bool:
+        """True when an earlier incarnation has intended it with this version: then it has told that, too."""
+        intended = self.flow.history.operations.get((self.step_id, OPERATION))
+        asked: dict[str, Any] = codec.decode(intended.arguments or b"{}") if intended is not None else {}
+        return (asked.get("model"), asked.get("prompt")) == (now.model, now.prompt)
+
+    async def _intend(self) -> None:
+        """Reserve before the intent: whatever dies from here on, at least what was used is counted."""
+        short = await self._spending.reserve(self.step_id, self.attempt, self._now.model, self._most)
+        if short is not None:
+            do = f"outlive resume {self.flow.claim.task_id} --raise-budget {short.what}=N"
+            now = self.flow.world.clock.now()
+            raise self.flow.suspend(
+                Reason(reason=ReasonCode.BUDGET, since=now, step_id=self.step_id, do=do, message=short.message)
+            )
+        await super()._intend()
+
+    async def follow(self, reaction: Reaction, error: BaseException) -> None:
+        """As for any effect; a request that was turned away gives its reservation back."""
+        if self.error_class(error) in _FREE:
+            await self._spending.nothing(self.step_id, self.attempt)
+        await super().follow(reaction, error)
+
+    async def settle(self, model: str, usage: Usage) -> None:
+        """Put what the answer has cost in the place of what was reserved; where it tells nothing, that counts."""
+        if usage.tokens:
+            recorded = self.flow.history.done.get(self.step_id)
+            attempt = recorded.attempt if recorded is not None and recorded.attempt else self.attempt
+            await self._spending.settle(self.step_id, attempt, model, usage)

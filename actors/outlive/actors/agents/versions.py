@@ -1,14 +1,16 @@
-"""What happens when an agent goes on under another model or prompt than before. Pure, except for the question.
+"""What happens when an agent goes on under another model or prompt than before.
 
     pin     the task stays with what it began with, as long as that is still there; else a person is asked
     allow   it goes on under the new one, and says so
     pause   a person is asked
 
 A model is still there when the agent names it (``model`` or ``also``); a prompt when today's tools and the stored
-instructions give the same digest. Nothing changes without a word: the next decision names both versions.
+instructions give the same digest. Nothing changes without a word: the next decision names both versions, and so does
+the audit trail. It holds for a request that was in flight as for one that is yet to be made.
 """
 
-from collections.abc import Collection
+import itertools
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -16,7 +18,9 @@ import msgspec
 
 from outlive.actors.flow import Flow
 from outlive.actors.question import Question
-from outlive.protocol import codec
+from outlive.protocol import codec, steps
+from outlive.protocol.errors import StepFailed
+from outlive.protocol.task import Failure
 
 OnChange: TypeAlias = Literal["pin", "allow", "pause"]
 
@@ -41,6 +45,10 @@ class Version(msgspec.Struct, frozen=True):
     def same(self, other: "Version") -> bool:
         """True when a decision made with the one could have been made with the other."""
         return (self.model, self.prompt) == (other.model, other.prompt)
+
+
+class Ended(StepFailed):
+    """A person has ended the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +110,64 @@ class Consent(Question):
         super().__init__(flow, step_id, f"{message}. How does it go on?", choices)
         self.arguments = codec.encode(asked)
         self.digest = codec.digest(b"version", self.arguments)
+
+
+@dataclass(slots=True)
+class Changes:
+    """Finds out, in one incarnation of a task, what its requests are made with.
+
+    Attributes:
+        flow: of the task.
+        policy: the agent's.
+        now: what it has today.
+        models: the names of all models that it still has.
+        prompt_of: the prompt that today's tools make with these instructions.
+    """
+
+    flow: Flow
+    policy: OnChange
+    now: Version
+    models: Collection[str]
+    prompt_of: Callable[[str], str]
+    _stays: Version | None = None  # a person wants the old one instead of this
+
+    async def settle(self, number: int, last: Version | None, *, recorded: bool) -> Version:
+        """Return what request `number` (from 1) is made with; where the policy says so, a person is asked.
+
+        Args:
+            number: the questions about it have places of their own by it, so a request in flight keeps its own place.
+            last: what the request before was made with.
+            recorded: its answer is there, with what it was made with: nobody is asked any more.
+
+        Raises:
+            Ended: a person has said stop.
+        """
+        if last is None:
+            return self.now
+        for asked_before in itertools.count():
+            place = steps.chosen(f"version-{number}-{asked_before + 1}", run=self.flow.run)
+            known = self.flow.history.known(place)
+            if known is not None:
+                asked = codec.decode(known.arguments or b"", Asked)
+            elif recorded:
+                return last
+            else:
+                there = self.prompt_of(last.instructions) == last.prompt
+                found = choose(last, self.now, self.policy, models=self.models, prompt_is_there=there)
+                if isinstance(found, Version):
+                    return found
+                if self._stays is not None and self.now.same(self._stays):
+                    return last
+                asked = Asked(self.now.model, self.now.prompt, found.can_stay)
+            then = Version(asked.model, asked.prompt, last.instructions)
+            stopped_before = place in self.flow.history.done  # and then a person has had it go on: they are asked anew
+            answer = await Consent(self.flow, place, asked, describe(last, then))
+            if answer == STAY:
+                self._stays = then
+                return last
+            if answer == GO_ON:
+                last = then  # another change since then is asked about as well
+            elif not stopped_before:
+                what = f"stopped by a person: {describe(last, then)}"
+                raise Ended(Failure(type="VersionChanged", message=what, error_class="permission_denied"))
+        raise AssertionError("unreachable")
