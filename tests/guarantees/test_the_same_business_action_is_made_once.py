@@ -174,3 +174,8 @@ def test_how_far_the_one_is_that_has_the_name() -> None:
     assert stands("cancelled", "awaiting_approval", None) == "free"
     assert stands("running", "failed", "failed") == "free"
     assert stands("failed", None, None) == "free"
+    assert stands("cancelled", "succeeded", "completed", undo="succeeded", undoing=True) == "free"
+    assert stands("running", "succeeded", "completed", undoing=True) == "under_way"  # it is about to be undone
+    assert stands("cancelled", "succeeded", "completed", undo="unknown", undoing=True) == "unknown"
+    assert stands("cancelled", "succeeded", "completed", undo="failed", undoing=True) == "happened"
+    assert stands("cancelled", "succeeded", "completed", undoing=True) == "happened"  # nothing undoes it

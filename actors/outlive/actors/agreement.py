@@ -13,8 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from outlive.actors.consent import Consented, taken
+from outlive.actors.failures import column
 from outlive.actors.flow import Flow
-from outlive.actors.history import OPERATION, REJECTED, Part
+from outlive.actors.history import AGREED, OPEN, OPERATION, REJECTED, Part
 from outlive.actors.step import ToolStep
 from outlive.actors.waiting import Waiting
 from outlive.infra import happenings
@@ -32,7 +33,6 @@ MOST: Final = 1000
 _AT_ONCE: Final = 8
 _LENGTH: Final = 2000
 _SHOWN: Final = 200
-_OPEN: Final = frozenset({"awaiting_approval", "prepared"})
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -121,7 +121,7 @@ class ApproveAll(Waiting[bool]):
         """Record the answer with what it means for each call."""
         by = (letter.by or "a person") if letter is not None else None
         status: ApprovalStatus = "given"
-        message, note, ledger = f"{by} said yes to {_count(asking)}", f"yes of {by}", "prepared"
+        message, note, ledger = f"{by} said yes to {_count(asking)}", f"{AGREED}{by}", "prepared"
         if isinstance(command, Reject):
             why = f": {command.reason}" if command.reason else ""
             status, message, ledger = "refused", f"{_count(asking)} were refused by {by}{why}", "failed"
@@ -151,7 +151,7 @@ class ApproveAll(Waiting[bool]):
         history, given = self.flow.history, answer.status == "given"
         for step_id, digest in answer.calls:
             ledger = history.operations.get((step_id, OPERATION))
-            unused = (ledger is None or ledger.status in _OPEN) if given else not history.tried_again(step_id)
+            unused = (ledger is None or ledger.status in OPEN) if given else not history.tried_again(step_id)
             if unused:
                 history.parts[step_id] = Part(
                     bytes.fromhex(digest), self.step_id, answer.status, answer.by, answer.message
@@ -191,7 +191,7 @@ async def _previews(calls: Sequence[Consented[Any]]) -> list[str]:
 
 
 def _row(call: Consented[Any], status: str, note: str, ended: datetime | None = None) -> OperationRow:
-    return call.row(status, ended=ended)._replace(note=note[:500])
+    return call.row(status, ended=ended)._replace(note=column(note))
 
 
 def _count(calls: Sequence[Consented[Any]]) -> str:

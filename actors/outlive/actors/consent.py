@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
+from outlive.actors.failures import column, printable
 from outlive.actors.flow import Flow, Skipped
-from outlive.actors.history import REJECTED, Part
+from outlive.actors.history import AGREED, REJECTED, Part
 from outlive.actors.step import ToolStep
 from outlive.infra import happenings
 from outlive.infra.claims import Mail
@@ -50,8 +51,8 @@ class Consented(ToolStep[R]):
         """
         if self._letter is not None or self._agreed or not self._wants():
             return
-        if self.attempt > 1 and self.flow.history.attempt(self.step_id, self.operation_id)[1] is not None:
-            return  # another worker's attempt used the yes, and this one was set by it
+        if self.flow.history.agreed(self.step_id, self.operation_id):
+            return  # an attempt of another worker has used a yes, and this one rests on it
         part = self.flow.history.parts.pop(self.step_id, None)
         if part is not None and part.digest == self.payload:
             self._take(part)
@@ -121,7 +122,7 @@ class Consented(ToolStep[R]):
         if self.tool.preparer is None:
             return shown
         try:
-            preview = str(await self.run(self.tool.preparer))
+            preview = printable(str(await self.run(self.tool.preparer)))
         except Exception as error:  # noqa: BLE001  # a preview may fail in any way; the question stands all the same
             return f"{shown} (no preview: {self.failure(error).message})"
         return f"{shown}:\n{preview}" if "\n" in preview else f"{shown}: {preview}"
@@ -133,7 +134,7 @@ class Consented(ToolStep[R]):
         failure = Failure(type=kind, message=message, error_class="rejected", step_id=self.step_id)
         note = None
         if not expired:
-            note = (REJECTED + message)[:500]
+            note = column(REJECTED + message)
             self.flow.history.refusals.setdefault(self.payload, (self.step_id, message))
         row = self._row("failed", arguments=self.shown, ended=self.flow.world.clock.now())
         self.flow.write(
@@ -152,6 +153,9 @@ class Consented(ToolStep[R]):
         """The beginning of an intent: what it tells of the yes that it uses up, or does without."""
         if self._waived and self._letter is None and not self._agreed:
             return self._unasked()
+        before = self.flow.history.operations.get((self.step_id, self.operation_id))
+        if self._letter is not None and before is not None and (before.note or "").startswith(REJECTED):
+            self._note = self._note or f"{AGREED}{self._letter.by or 'a person'}"  # the no was taken back
         return Record(facts=self._uses(), answers=taken(self._letter))
 
     def _unasked(self) -> Record:
@@ -178,7 +182,9 @@ class Consented(ToolStep[R]):
 
     def used(self) -> None:
         """The intent that uses the yes is durable."""
-        self._agreed = self._agreed or self._letter is not None or self._part is not None
+        if self._letter is not None or self._part is not None:
+            self._agreed = True
+            self.flow.history.refusals.pop(self.payload, None)
         self._letter = self._part = self._note = None
 
     # --- words and rows

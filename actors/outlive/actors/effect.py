@@ -19,7 +19,9 @@ from typing import Any, Final, TypeVar
 from outlive.actors.consent import pos, taken
 from outlive.actors.failures import given_up
 from outlive.actors.flow import Flow
-from outlive.actors.reactions import IfNot, Reaction, Retry, Unknown
+from outlive.actors.history import OPEN
+from outlive.actors.reactions import IfNot, Reaction, Retry, Throttle, Unknown
+from outlive.actors.runnable import checked
 from outlive.actors.threads import Late
 from outlive.actors.unique import Found, Unique
 from outlive.infra import failpoints
@@ -41,6 +43,8 @@ _AFTER_ERROR: Final = {
     ErrorClass.NOT_STORABLE: "succeeded",
 }
 _UNDECIDED: Final = frozenset({"started", "unknown"})
+_LEARNED: Final = ("prepared", "awaiting_approval", "failed", "unknown", "succeeded")
+"""What the ledger says of an operation that is not under way, the graver the later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +55,13 @@ class Lost:
     started_at: datetime
     deadline: datetime
     how: str
+    happened: bool = False  # that is known; its result is lost
 
 
 class Effect(Unique[R]):
     """A tool call that is not read-only."""
 
-    __slots__ = ("_if_not", "_looked_back", "_looked_up", "_lost", "_sent_until")
+    __slots__ = ("_if_not", "_looked_back", "_looked_up", "_lost", "_sent_until", "_stands")
 
     def __init__(self, flow: Flow, step_id: str, tool: AnyTool, bound: dict[str, Any]) -> None:
         """See `ToolStep`."""
@@ -66,6 +71,7 @@ class Effect(Unique[R]):
         self._looked_up = False
         self._sent_until: datetime | None = None  # a thread that outlived its timeout ended then
         self._if_not: tuple[IfNot, str] | None = None  # what follows a lost attempt that did not happen
+        self._stands = ""  # "unknown" or "succeeded": what an attempt under the same key has left
 
     async def before(self) -> Found[R] | None:
         """Have a yes, and know what became of an earlier attempt, before the next one is intended."""
@@ -89,9 +95,12 @@ class Effect(Unique[R]):
             if (same := await self.identify()) is not None:
                 return same
             await self._verify()
-            await self.consent()
+        await self.consent()
         self._lost = None
         await self._admit()
+        if self._stands and paths.after_lost_answer(self.tool, sent_for=self._sent_for) != "send_again":
+            self._lost, self._began = lost, self.flow.world.clock.now()
+            return await self.before()  # the remote has forgotten the key while we waited
         await self._intend()
         return None
 
@@ -146,6 +155,9 @@ class Effect(Unique[R]):
         """It is known not to have happened: what the error alone would have led to follows now."""
         (following, why), self._if_not = self._if_not or (Retry(0), ""), None
         match following:
+            case Throttle(until):
+                self.flow.write(Record(operations=(self._row("failed", ended=self.flow.world.clock.now()),)))
+                raise self._turned_away(until, why)
             case Retry(after) if after > 0:
                 until = self.flow.world.clock.now() + timedelta(seconds=after)
                 self._tell(f"{self._title()}: tried again at {until:%H:%M:%S}", "waiting", wait_until=until)
@@ -158,10 +170,15 @@ class Effect(Unique[R]):
     def _left_open(self) -> Lost | None:
         """Look for an attempt that began in another incarnation, and record that it was lost with its worker."""
         before = self.flow.history.latest(self.step_id)
-        if self._looked_back or not isinstance(before, StoredOperation) or before.status not in _UNDECIDED:
+        if self._looked_back or not isinstance(before, StoredOperation):
             return None
         self._looked_back = True
         deadline = before.deadline or before.started_at + timedelta(seconds=self.tool.timeout)
+        if before.status == "succeeded":  # the step has failed all the same, and a person has it tried again
+            self._began = before.started_at
+            return Lost(before.attempt, before.started_at, deadline, "its result was lost", happened=True)
+        if before.status not in _UNDECIDED:
+            return None
         if before.status == "started" or self.flow.claimed.died is not None:
             deadline = max(deadline, self.flow.world.clock.now())  # until it died, a thread of it may have sent
         how = (
@@ -192,6 +209,16 @@ class Effect(Unique[R]):
         if ttl is None or self.attempt < 2 or (self._began - first).total_seconds() < ttl:
             return None
         return Lost(self.attempt - 1, first, first + timedelta(seconds=self.tool.timeout), "an earlier attempt failed")
+
+    def _row(
+        self, status: str, *, arguments: bytes = b"", ended: datetime | None = None, deadline: datetime | None = None
+    ) -> OperationRow:
+        """As for any step; but what an attempt has left is not unsaid by a later one with the same key that failed."""
+        row = super()._row(status, arguments=arguments, ended=ended, deadline=deadline)
+        if not self._stands or status not in _LEARNED:
+            return row
+        begun = row.attempt - (status in OPEN)  # the next one waits for a yes
+        return row._replace(status=max(status, self._stands, key=_LEARNED.index), attempt=begun)
 
     # --- intent
 
@@ -249,7 +276,10 @@ class Effect(Unique[R]):
     def after_error(self, error: BaseException) -> tuple[OperationRow, ...]:
         """What the ledger says of an effect whose attempt raised this."""
         status = _AFTER_ERROR.get(self.error_class(error), "failed")
-        return (self._row(status, ended=self.flow.world.clock.now()),)
+        row = self._row(status, ended=self.flow.world.clock.now())
+        if status == "unknown":
+            self._stands = self._stands or status
+        return (row,)
 
     def interrupted(self, error: asyncio.CancelledError) -> None:
         """An effect that was given up in flight may happen all the same; an intent without a call did not."""
@@ -288,14 +318,18 @@ class Effect(Unique[R]):
 
     async def _find_out(self, lost: Lost) -> Found[R] | None:
         """Learn what became of a lost attempt. None: it is known not to have happened, or may be sent again."""
+        self._stands = "succeeded" if lost.happened else self._stands or "unknown"
         match paths.after_lost_answer(self.tool, sent_for=self._sent_for):
             case "send_again":
                 return None
             case "ask":
-                return await self._ask_the_world(lost)
+                found = await self._ask_the_world(lost)
             case "person":
                 forgotten = "the remote has forgotten its key by now" if self.tool.idempotent else "it has no reconcile"
-                return await self._ask_a_person(lost, forgotten)
+                found = await self._ask_a_person(lost, forgotten)
+        if found is None:
+            self._stands = ""
+        return found
 
     async def _ask_the_world(self, lost: Lost) -> Found[R] | None:
         asked = 0
@@ -306,17 +340,17 @@ class Effect(Unique[R]):
             sure = max(lost.deadline, self._sent_until or lost.deadline) + timedelta(seconds=self.tool.settle or 0)
             match outcome.verdict:
                 case "happened":
-                    return self._had_happened(outcome.result, f"asked {self._reconciler}: it had happened", None)
+                    return await self._believe(lost, outcome.result)
                 case "happened_result_lost":
                     return await self._ask_a_person(
                         lost, f"{self._reconciler} says that it happened, its result is lost"
                     )
                 case "refused":
+                    self._stands = ""
                     raise self._ended(f"refused: {outcome.reason}", "Refused", None)
-                case "did_not_happen" if self.tool.settle is None:
-                    return await self._ask_a_person(
-                        lost, f"{self._reconciler} finds nothing, and no settle time says from when on that counts"
-                    )
+                case "did_not_happen" if lost.happened or self.tool.settle is None:
+                    no = "all the same" if lost.happened else "and no settle time says from when on that counts"
+                    return await self._ask_a_person(lost, f"{self._reconciler} finds nothing, {no}")
                 case "did_not_happen" if began >= sure:
                     self._tell(f"{self._title()}: asked {self._reconciler}, it did not happen. Sent again.")
                     return None
@@ -328,6 +362,13 @@ class Effect(Unique[R]):
                     policy = self.tool.retries
                     pause = backoff.delay(asked, base=policy.base, cap=policy.cap, random=self.flow.world.random)
                     await self._wait_and_tell(began + timedelta(seconds=pause), f"cannot tell: {outcome.reason}")
+
+    async def _believe(self, lost: Lost, result: Any) -> Found[R] | None:
+        try:
+            return self._had_happened(result, f"asked {self._reconciler}: it had happened", None)
+        except codec.NotStorable as error:
+            why = f"{self._reconciler} says that it happened, its result does not fit: {error}"
+            return await self._ask_a_person(lost, why)
 
     async def _reconcile(self, lost: Lost) -> Outcome[Any]:
         assert self.tool.reconciler is not None
@@ -341,7 +382,7 @@ class Effect(Unique[R]):
         try:
             if failpoints.armed:
                 await failpoints.hit("reconcile.before", self.tool.name)
-            outcome: Outcome[Any] = await self.run(self.tool.reconciler, operation)
+            outcome = checked(await self.run(self.tool.reconciler, operation))
             if failpoints.armed:
                 await failpoints.hit("reconcile.after", self.tool.name)
         except Exception as error:  # noqa: BLE001  # whatever it is: the world could not be asked
@@ -362,8 +403,9 @@ class Effect(Unique[R]):
         await self._wait(until)
 
     async def _ask_a_person(self, lost: Lost, why: str) -> Found[R] | None:
+        known = "has happened" if lost.happened else "may or may not have happened"
         message = (
-            f"{self.tool.name} may or may not have happened ({lost.how}, attempt {lost.attempt}), and {why}. "
+            f"{self.tool.name} {known} ({lost.how}, attempt {lost.attempt}), and {why}. "
             f"Look outside, then: outlive resolve {self._named} ..."
         )
         if self.flow.world.threads.runs(self.key):
@@ -409,7 +451,7 @@ class Effect(Unique[R]):
 
     def _renew(self, by: str, letter: Mail) -> None:
         """Leave the operation as what a person says of it, and begin the next one: the same arguments, another key."""
-        now = self.flow.world.clock.now()
+        now, self._stands = self.flow.world.clock.now(), ""
         renewed = self.flow.history.renew(self.step_id, self.tool.name, self.shown)
         over = self._row("failed", ended=now)._replace(note=f"did not happen, says {by}")
         message = f"{self._title()}: {by} says that it did not happen. Sent as {self.step_id}:{renewed.operation_id}."

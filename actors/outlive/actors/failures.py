@@ -16,6 +16,11 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def column(text: str) -> str:
+    """Make a text one that can stand in a column: as `printable`, at most 500 characters, and Postgres has no NUL."""
+    return printable(text).replace("\0", "\\0")[:500]
+
+
 def given_up(step_id: str, what: str) -> Failure:
     """Return what is stored where the function gave a step up in flight: raised as `TimeoutError` on every run."""
     message = f"{what} was given up in flight by the task's own timeout"

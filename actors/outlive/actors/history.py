@@ -4,6 +4,7 @@ Filled once from the stored facts; then each look-up is one dictionary access, s
 however long the history is.
 """
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -35,6 +36,12 @@ OPERATION: Final = "1"
 
 REJECTED: Final = "rejected: "
 """How the ledger's note of an operation begins to which a person has said no; their words follow."""
+
+AGREED: Final = "yes of "
+"""How the ledger's note of an operation begins that rests on an answer to several calls, or to which a no was taken back."""
+
+OPEN: Final = frozenset({"awaiting_approval", "prepared"})
+"""Statuses of operations of which nothing was sent."""
 
 TRIED_AGAIN: Final = b'"tried again"'
 """Stored with the fact that a person has a step tried again."""
@@ -107,6 +114,7 @@ class History:
     __slots__ = (
         "_attempts",
         "_latest",
+        "_tried_again",
         "begun",
         "child_ends",
         "done",
@@ -122,6 +130,7 @@ class History:
         "unvisited",
         "versions",
         "waits",
+        "yeses",
     )
 
     def __init__(self, claimed: Claimed) -> None:
@@ -134,6 +143,10 @@ class History:
         }
         self._latest: dict[str, StoredOperation | Renewed] = {}
         self._attempts: dict[tuple[str, str], StoredAttempt] = {}
+        self._tried_again: dict[str, float] = {}  # by step: the inbox row in which a person wanted it last
+        self.yeses: dict[
+            tuple[str, str], int
+        ] = {}  # by step and operation: the inbox row of the last yes that was used
         self.signals: defaultdict[str, deque[Mail]] = defaultdict(deque)
         self.child_ends: dict[str, Mail] = {}
         self.edits: deque[tuple[Mail, Plan]] = deque()  # plans of people that the function has not taken
@@ -183,12 +196,17 @@ class History:
                 self.waits.pop(fact.step_id, None)
                 self.begun.pop(fact.step_id, None)
             elif fact.status == "waiting":
-                if fact.inbox_pos is not None and fact.arguments is not None:  # given by a person
-                    self.renew(fact.step_id, fact.name, fact.arguments)  # (those of an effect stand in the ledger too)
-                self.waits[fact.step_id] = fact
-                self.done.pop(fact.step_id, None)  # a person has it tried again
+                self._wait(fact)
             elif fact.status == "started":
                 self.begun[fact.step_id] = fact
+
+    def _wait(self, fact: StoredFact) -> None:
+        if fact.inbox_pos is not None and fact.arguments is not None:  # given by a person
+            self.renew(fact.step_id, fact.name, fact.arguments)  # (those of an effect stand in the ledger too)
+        if fact.body is not None:
+            self._tried_again[fact.step_id] = math.inf if fact.inbox_pos is None else fact.inbox_pos
+        self.waits[fact.step_id] = fact
+        self.done.pop(fact.step_id, None)  # a person has it tried again
 
     def replace(self, fact: StoredFact) -> None:
         """Put a newer fact of a step in the place of what is stored."""
@@ -227,6 +245,15 @@ class History:
     def tried_again(self, step_id: str) -> bool:
         """True when a person has the step tried again that had ended."""
         return step_id in self.waits and self.waits[step_id].body is not None
+
+    def agreed(self, step_id: str, operation_id: str) -> bool:
+        """True when an intent of the operation has used a yes, and no person has had the step tried again since."""
+        wanted = self._tried_again.get(step_id, 0)
+        if self.yeses.get((step_id, operation_id), 0) > wanted:
+            return True
+        one = self.operations.get((step_id, operation_id))
+        part = one is not None and one.status not in OPEN and (one.note or "").startswith(AGREED)
+        return part and not wanted
 
     def waits_itself(self, step_id: str) -> bool:
         """True when the step is known to wait, and no person has it tried again."""

@@ -66,6 +66,8 @@ class Limited:
             turn, times = entry, times + 1
             with buckets.waiting(self._door):
                 await self._hold(turn, times)
+        if self._token is not None:
+            self._token.drop()  # of an attempt that was not made
         self._token = entry
         self._began = self.flow.world.clock.now()
 

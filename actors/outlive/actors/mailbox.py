@@ -15,9 +15,9 @@ from outlive.infra import happenings
 from outlive.infra.claims import Mail, StoredFact, StoredOperation
 from outlive.infra.clerk import answered, corrected, decided, is_word, read_command
 from outlive.infra.records import AnswerRow, Fact, OperationRow, Record, Said, State
-from outlive.protocol import codec, lifecycle, secrets
+from outlive.protocol import codec, keys, lifecycle, secrets
 from outlive.protocol.answers import Code
-from outlive.protocol.commands import AnyCommand, ChildEnded, EditPlan, Internal, Signal, Skip
+from outlive.protocol.commands import AnyCommand, Approve, ChildEnded, EditPlan, Internal, Signal, Skip
 from outlive.protocol.events import StepStatus
 
 SHOWN: Final = 500
@@ -38,6 +38,8 @@ class Mailbox:
         for letter in letters:
             if letter.taken:
                 self._answered[letter.name or ""] = answered(letter.verb, letter.by, letter.at)
+                if isinstance(command := read_command(letter), Approve):
+                    self._flow.history.yeses[keys.split_operation(command.operation_id)] = letter.pos
                 continue
             (self._keep if letter.pos <= self._flow.claim.applied else self._apply)(letter)
 

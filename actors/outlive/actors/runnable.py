@@ -3,6 +3,11 @@
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
+from outlive.actors.failures import printable
+from outlive.protocol.operations import Outcome
+
 R_co = TypeVar("R_co", covariant=True)
 
 
@@ -32,3 +37,11 @@ class Known(Protocol[R_co]):
     def value(self) -> R_co:
         """The result."""
         ...
+
+
+def checked(outcome: Any) -> Outcome[Any]:
+    """Return what a reconciler found, its reason as a text that can be stored. Raises `TypeError` where it is none."""
+    if not isinstance(outcome, Outcome):
+        raise TypeError(f"it returned {outcome!r}, not an Outcome")
+    found: Outcome[Any] = outcome
+    return msgspec.structs.replace(found, reason=printable(found.reason))

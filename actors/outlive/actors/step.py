@@ -352,19 +352,21 @@ class ToolStep(Limited, Generic[R]):
 
     def _throttled(self, error: BaseException, until: datetime | None) -> Stopped:
         """The remote does not let us in for long: the task pauses until then, or until a person says so."""
-        task_id = self.flow.claim.task_id
-        long = f"until {until:%Y-%m-%d %H:%M:%S} UTC" if until is not None else f"{self.attempt} times"
         self.flow.write(
             Record(
                 operations=self.after_error(error),
                 attempts=(self._attempted(self.error_class(error), self.failure(error).message),), current_step=self.step_id,
             )
         )  # fmt: skip
+        return self._turned_away(until, self.failure(error).message)
+
+    def _turned_away(self, until: datetime | None, why: str) -> Stopped:
+        long = f"until {until:%Y-%m-%d %H:%M:%S} UTC" if until is not None else f"{self.attempt} times"
         return self.flow.suspend(
             Reason(
-                reason=ReasonCode.THROTTLED, since=self.flow.world.clock.now(), do=f"outlive resume {task_id}",
-                step_id=self.step_id, until=until,
-                message=f"{self._title()} was turned away {long}: {self.failure(error).message}"[:500],
+                reason=ReasonCode.THROTTLED, since=self.flow.world.clock.now(), step_id=self.step_id, until=until,
+                do=f"outlive resume {self.flow.claim.task_id}",
+                message=f"{self._title()} was turned away {long}: {why}"[:500],
             )
         )  # fmt: skip
 

@@ -12,12 +12,12 @@ from typing import Any, Literal, NamedTuple
 
 from outlive.infra import database, sql
 from outlive.infra.records import Claim
-from outlive.protocol import codec
+from outlive.protocol import codec, steps
 from outlive.protocol.task import FINAL, Failure
 
 Standing = Literal["mine", "free", "refused", "under_way", "happened", "unknown"]
-"""Of the step that has a name: this one; it did not send and will not; because a person said no; it may; it did; nobody
-knows."""
+"""Of the step that has a name: this one; it did not send and will not, or what it did was undone; because a person said
+no; it may; it did; nobody knows."""
 
 
 class Name(NamedTuple):
@@ -75,7 +75,8 @@ class Identities:
                 held = await connection.fetchrow(self._sql["lock"], claim.tenant, *wanted[:3])
                 if held is None:  # the task is not ours any more: its actor is told by the journal
                     return mine._replace(standing="under_way")
-                found = await connection.fetchrow(self._sql["holder"], claim.tenant, *held[:3], held["since"])
+                undo = steps.undo(held["step_id"], held["operation_id"])
+                found = await connection.fetchrow(self._sql["holder"], claim.tenant, *held[:3], held["since"], undo)
                 holder = _holder(held, found)
                 if holder.standing != "free":
                     return holder
@@ -89,7 +90,9 @@ def _holder(held: Any, found: Any) -> Holder:
     place = (held["task_id"], held["step_id"], held["digest"])
     if found is None:  # its task was removed
         return Holder("free", *place)
-    standing = stands(found["task"], found["operation"], found["step"])
+    standing = stands(
+        found["task"], found["operation"], found["step"], undo=found["undo"], undoing=bool(found["compensating"])
+    )
     failure = codec.decode(found["body"], Failure) if found["step"] == "failed" and found["body"] else None
     return Holder(
         standing, *place, found["arguments"], found["body"] if standing == "happened" else None,
@@ -97,16 +100,26 @@ def _holder(held: Any, found: Any) -> Holder:
     )  # fmt: skip
 
 
-def stands(task: str, operation: str | None, step: str | None) -> Standing:
+def stands(
+    task: str, operation: str | None, step: str | None, *, undo: str | None = None, undoing: bool = False
+) -> Standing:
     """Say how far a step is that has a name.
 
     Args:
         task: its task's status.
         operation: its operation's status in the ledger; None: it has none yet.
         step: how the step ended since it took the name; None: it has not.
+        undo: the status of the operation that undoes it; None: it was not begun.
+        undoing: what its task did is being undone, or was.
     """
     over = step is not None or task in FINAL
     match operation:
+        case "succeeded" if undo == "succeeded":
+            return "free"
+        case "succeeded" if undoing and task not in FINAL:
+            return "under_way"  # it may not last
+        case "succeeded" if undo in {"started", "unknown"}:
+            return "unknown"
         case "succeeded":
             return "happened" if step == "completed" else "unknown"  # it happened, but its result is not known
         case "started" | "unknown":

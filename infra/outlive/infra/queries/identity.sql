@@ -18,10 +18,16 @@ returning true;
 select task_id, step_id, operation_id, digest, since from identity where tenant = $1 and tool = $2 and scope = $3 and name = $4 for update;
 
 -- name: holder
--- How far the step is that has a name; read after the lock. $1 tenant, $2 task id, $3 step, $4 operation, $5 only facts above this number
-select t.status as task, o.status as operation, o.arguments, f.status as step, f.body, f.at, (select outlive.clock()) as now
+-- How far the step is that has a name, and what undoes it; read after the lock.
+-- $1 tenant, $2 task id, $3 step, $4 operation, $5 only facts above this number, $6 the step that undoes it
+select t.status as task, t.compensating, o.status as operation, u.status as undo, o.arguments, f.status as step, f.body, f.at,
+       (select outlive.clock()) as now
   from task t
   left join operation o on o.tenant = t.tenant and o.task_id = t.task_id and o.step_id = $3 and o.operation_id = $4
+  left join lateral (
+    select u.status from operation u
+     where u.tenant = t.tenant and u.task_id = t.task_id and u.step_id = $6
+     order by length(u.operation_id) desc, u.operation_id desc limit 1) u on true
   left join lateral (
     select f.status, f.body, f.at from fact f
      where f.tenant = t.tenant and f.task_id = t.task_id and f.seq > $5::bigint and f.type = 'step' and f.step_id = $3
