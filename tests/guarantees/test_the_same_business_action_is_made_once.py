@@ -8,7 +8,6 @@ import pytest
 
 from outlive.actors.testing import FakeService, Server
 from outlive.infra.client import Client
-from outlive.infra.identities import stands
 from outlive.protocol.commands import Approve, Reject, Resolve, Skip
 from tests.chaos.harness import (
     WorkerProcess,
@@ -160,22 +159,3 @@ async def test_an_action_sent_under_a_new_key_is_made_once_as_well(shared: Serve
         await client.resolve("charges-0", "1", "did_not_happen", new_operation=True)
         assert await client.result("charges-0", list[int], timeout=20) == [1, 1]
         assert (await service.counts()).requests == {"default/charges-0:1:1": 1, "default/charges-0:1:2": 1}
-
-
-def test_how_far_the_one_is_that_has_the_name() -> None:
-    assert stands("running", None, None) == "under_way"
-    assert stands("running", "failed", None) == "under_way"  # it may try again
-    assert stands("paused", "awaiting_approval", None) == "under_way"
-    assert stands("paused", "unknown", None) == "under_way"
-    assert stands("succeeded", "succeeded", "completed") == "happened"
-    assert stands("running", "succeeded", "failed") == "unknown"  # its result is lost
-    assert stands("running", "unknown", "failed") == "unknown"
-    assert stands("cancelled", "started", None) == "unknown"
-    assert stands("cancelled", "awaiting_approval", None) == "free"
-    assert stands("running", "failed", "failed") == "free"
-    assert stands("failed", None, None) == "free"
-    assert stands("cancelled", "succeeded", "completed", undo="succeeded", undoing=True) == "free"
-    assert stands("running", "succeeded", "completed", undoing=True) == "under_way"  # it is about to be undone
-    assert stands("cancelled", "succeeded", "completed", undo="unknown", undoing=True) == "unknown"
-    assert stands("cancelled", "succeeded", "completed", undo="failed", undoing=True) == "happened"
-    assert stands("cancelled", "succeeded", "completed", undoing=True) == "happened"  # nothing undoes it

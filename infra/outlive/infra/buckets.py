@@ -6,12 +6,12 @@ others when it is committed and told (or, if that message is lost, with their ne
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from random import Random
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import anyio
 import anyio.abc
@@ -20,11 +20,9 @@ import structlog
 
 from outlive.infra import database, sql
 from outlive.infra.clock import Clock
-from outlive.infra.database import Pool
+from outlive.infra.database import Pool, patiently
 from outlive.protocol import bucket
 from outlive.protocol.bucket import Bucket, Lease, Limit
-
-T = TypeVar("T")
 
 Door = tuple[str, str]
 """(tenant, tool): one remote, as far as limits go."""
@@ -37,8 +35,6 @@ FAREWELL: Final = 1.0
 
 SPREAD: Final = (0.1, 5.0)
 """Those who wait for the end of a pause return within this share of it, at most so many seconds, after that."""
-
-_AGAIN: Final = 0.2
 
 _log = structlog.get_logger("outlive.buckets")
 _leases: Final = msgspec.json.Decoder(tuple[Lease, ...])
@@ -142,7 +138,7 @@ class Buckets:
 
     async def run(self, status: anyio.abc.TaskStatus[None]) -> None:
         """Know all pauses, then serve until cancelled: write pauses, give tokens back, look for pauses of others."""
-        await self._insist(self._look)
+        await patiently(self._look)
         status.started()
         loop = asyncio.get_running_loop()
         look_at = loop.time() + self._poll
@@ -151,9 +147,9 @@ class Buckets:
                 with anyio.move_on_after(max(0.0, look_at - loop.time())):
                     await self._work.wait()
                 self._work.clear()
-                await self._insist(self._write)
+                await patiently(self._write)
                 if loop.time() >= look_at:
-                    await self._insist(self._look)
+                    await patiently(self._look)
                     look_at = loop.time() + self._poll
         finally:
             with anyio.move_on_after(FAREWELL, shield=True), suppress(*database.TRANSIENT):
@@ -184,7 +180,7 @@ class Buckets:
     async def lift(self, door: Door) -> None:
         """End a pause before its time; waits for Postgres through outages."""
         self._unwritten.pop(door, None)
-        await self._insist(partial(self._change, door, None, bucket.lift))
+        await patiently(partial(self._change, door, None, bucket.lift))
         self.hear([ended := Pause(*door, None)])
         self._tell([ended])
 
@@ -292,7 +288,7 @@ class Buckets:
     async def _ask(self, door: Door, queue: _Queue) -> None:
         batch, queue.asking = _living(queue.asking), []
         try:
-            granted, now = await self._insist(partial(self._take, door, queue, len(batch)))
+            granted, now = await patiently(partial(self._take, door, queue, len(batch)))
         except BaseException:
             queue.asking = [*batch, *queue.asking]
             raise
@@ -352,21 +348,12 @@ class Buckets:
                 self._sql["write"], *door, new.tokens, new.at, msgspec.json.encode(new.leases), paused
             )
 
-    async def _insist(self, act: Callable[[], Awaitable[T]]) -> T:
-        """Try until Postgres answers."""
-        while True:
-            try:
-                return await act()
-            except database.TRANSIENT:
-                await asyncio.sleep(_AGAIN)
-
 
 def _bucket(row: Mapping[str, Any], limit: Limit | None) -> Bucket:
     """Read a row; of one that nobody has taken from, all tokens are there."""
-    tokens = row["tokens"]
-    if tokens is None:
-        tokens = 1.0 if limit is None else float(limit.burst)
-    return Bucket(tokens, row["at"], _leases.decode(row["leases"]))
+    if row["tokens"] is None:
+        return bucket.full(limit, row["at"])
+    return Bucket(row["tokens"], row["at"], _leases.decode(row["leases"]))
 
 
 def _without(row: Bucket, limit: Limit, now: datetime, ended: Sequence[Lease]) -> Bucket:

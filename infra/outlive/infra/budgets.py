@@ -8,19 +8,17 @@ Children draw from their nearest ancestor with a budget, in blocks, and what the
 needed and they have ended, however they ended. So what a task has lent is always the sum of what its children have drawn.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from outlive.infra import database, sql
+from outlive.infra import sql
+from outlive.infra.database import patiently
 from outlive.infra.records import Claim
 from outlive.protocol import codec
 from outlive.protocol.budget import Amount, Budget, Limits, said
 from outlive.protocol.policy import read_policy
-
-T = TypeVar("T")
 
 BLOCK: Final = 8
 """A child draws room for so many requests like the one it is about to make, if there is that much."""
@@ -94,7 +92,7 @@ class Budgets:
             claim: the task.
             declared: by its code; its submit may have tightened it.
         """
-        return await _patiently(lambda: self._open(claim, declared))
+        return await patiently(lambda: self._open(claim, declared))
 
     async def _open(self, claim: Claim, declared: Budget) -> bool:
         async with self._pool.acquire() as connection, connection.transaction():
@@ -127,7 +125,7 @@ class Budgets:
             amount: the most that it may use.
             priced: the model's price is known; else no money is counted.
         """
-        return await _patiently(lambda: self._reserve(claim, (*request, model, priced, list(amount)), amount))
+        return await patiently(lambda: self._reserve(claim, (*request, model, priced, list(amount)), amount))
 
     async def _reserve(self, claim: Claim, row: tuple[Any, ...], amount: Amount) -> Shortage | None:
         async with self._pool.acquire() as connection:
@@ -188,21 +186,12 @@ class Budgets:
     async def settle(self, claim: Claim, step_id: str, attempt: int, amount: Amount) -> None:
         """Put what a request cost in the place of what was reserved for it; once."""
         row = (claim.tenant, claim.task_id, step_id, attempt, list(amount))
-        await _patiently(lambda: self._pool.execute(self._sql["settle"], *row))
+        await patiently(lambda: self._pool.execute(self._sql["settle"], *row))
 
     async def unsettled(self, claim: Claim) -> set[tuple[str, int]]:
         """Return the requests, by step and attempt, whose cost is not known yet."""
-        rows: Any = await _patiently(lambda: self._pool.fetch(self._sql["unsettled"], claim.tenant, claim.task_id))
+        rows: Any = await patiently(lambda: self._pool.fetch(self._sql["unsettled"], claim.tenant, claim.task_id))
         return {(row["step_id"], row["attempt"]) for row in rows}
-
-
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask until Postgres answers."""
-    while True:
-        try:
-            return await ask()
-        except database.TRANSIENT:
-            await asyncio.sleep(0.2)
 
 
 class _Short(Exception):  # it only leaves a transaction

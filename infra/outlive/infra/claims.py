@@ -3,19 +3,17 @@
 A task is loaded with a handful of range scans, many tasks at once; a new task needs none.
 """
 
-import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
-from outlive.infra import database, failpoints, sql
+from outlive.infra import failpoints, sql
+from outlive.infra.database import patiently
 from outlive.infra.records import Claim, Key
 from outlive.protocol.effects import Entry
 from outlive.protocol.task import Status
-
-T = TypeVar("T")
 
 PROBATION: Final = 2
 """Deaths since its last completed step from which on a task runs alone among its like, and is judged only by that."""
@@ -215,7 +213,7 @@ class Claims:
         await self._read("doubt", *attempt, self._incarnation, message)
 
     async def _read(self, name: str, *arguments: Any) -> Any:
-        return await _patiently(lambda: self._pool.fetchrow(self._sql[name], *arguments))
+        return await patiently(lambda: self._pool.fetchrow(self._sql[name], *arguments))
 
     async def ledgers(self, keys: Sequence[Key]) -> dict[Key, list[LedgerEntry]]:
         """Return the operations of tasks, in the order begun."""
@@ -227,11 +225,11 @@ class Claims:
 
     async def ledger(self, tenant: str, task_id: str) -> list[LedgerEntry]:
         """Return the operations of a task, in the order begun; waits for Postgres through outages."""
-        return (await _patiently(lambda: self.ledgers([(tenant, task_id)])))[tenant, task_id]
+        return (await patiently(lambda: self.ledgers([(tenant, task_id)])))[tenant, task_id]
 
     async def completed(self, tenant: str, task_id: str) -> dict[str, int]:
         """Return the numbers of the facts that hold the results of effects, by step id; waits through outages."""
-        rows = await _patiently(lambda: self._pool.fetch(self._sql["completed"], tenant, task_id))
+        rows = await patiently(lambda: self._pool.fetch(self._sql["completed"], tenant, task_id))
         return {row["step_id"]: row["seq"] for row in rows}
 
     async def effect(
@@ -270,14 +268,6 @@ class Claims:
                 Mail(row["num"], row["name"], row["step_id"], row["label"], row["status"], row["at"], row["body"])
             )
         return found
-
-
-async def _patiently(read: Callable[[], Awaitable[T]]) -> T:
-    while True:
-        try:
-            return await read()
-        except database.TRANSIENT:
-            await asyncio.sleep(0.2)
 
 
 def claimed_row(row: Any) -> Claimed:

@@ -1,15 +1,17 @@
 """Connections to Postgres: settings, time limits, which errors pass, and a pool that says when it is the bottleneck."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import anyio
 import asyncpg
 
 from outlive.infra.clock import Clock
 
+T = TypeVar("T")
 SCHEMA: Final = "outlive_store"
 
 TRANSIENT: Final[tuple[type[Exception], ...]] = (
@@ -64,6 +66,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
 }
 _CONNECT_TIMEOUT: Final = 10.0
 _GOODBYE: Final = 1.0
+_AGAIN: Final = 0.2
 _COMMAND_TIMEOUT: Final = 35.0
 """Above statement_timeout: it fires only when the server itself no longer answers."""
 
@@ -118,6 +121,15 @@ class Replan:
         if self._count >= self._at:
             self._at += min(self._at, 4096)
             await connection.execute("discard plans")
+
+
+async def patiently(act: Callable[[], Awaitable[T]]) -> T:
+    """Do something until Postgres answers. What is done must bear being done twice: see `TRANSIENT`."""
+    while True:
+        try:
+            return await act()
+        except TRANSIENT:
+            await asyncio.sleep(_AGAIN)
 
 
 async def synchronise(clock: Clock, connection: asyncpg.Connection) -> None:

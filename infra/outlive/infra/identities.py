@@ -5,19 +5,16 @@ far the first one is: it has happened, it may happen, or it did not and never wi
 The first one takes the name again before each attempt: so what was taken over is never sent by it as well.
 """
 
-import asyncio
 import uuid
 from datetime import timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from outlive.infra import database, sql
+from outlive.infra import sql
+from outlive.infra.database import patiently
 from outlive.infra.records import Claim
 from outlive.protocol import codec, steps
-from outlive.protocol.task import FINAL, Failure
-
-Standing = Literal["mine", "free", "refused", "under_way", "happened", "unknown"]
-"""Of the step that has a name: this one; it did not send and will not, or what it did was undone; because a person said
-no; it may; it did; nobody knows."""
+from outlive.protocol.identity import Standing, stands
+from outlive.protocol.task import Failure
 
 
 class Name(NamedTuple):
@@ -59,11 +56,7 @@ class Identities:
         A name whose holder did not send is taken over, except where a person said no to the very same call less than
         `heed` ago.
         """
-        while True:
-            try:
-                return await self._claim(claim, wanted, heed)
-            except database.TRANSIENT:
-                await asyncio.sleep(0.2)
+        return await patiently(lambda: self._claim(claim, wanted, heed))
 
     async def _claim(self, claim: Claim, wanted: Name, heed: timedelta) -> Holder:
         mine = Holder("mine", claim.task_id, wanted.step_id, wanted.digest)
@@ -98,31 +91,3 @@ def _holder(held: Any, found: Any) -> Holder:
         standing, *place, found["arguments"], found["body"] if standing == "happened" else None,
         failure.message if failure is not None and failure.type == "Rejected" else "", found["now"] - found["at"] if found["at"] is not None else timedelta(0),
     )  # fmt: skip
-
-
-def stands(
-    task: str, operation: str | None, step: str | None, *, undo: str | None = None, undoing: bool = False
-) -> Standing:
-    """Say how far a step is that has a name.
-
-    Args:
-        task: its task's status.
-        operation: its operation's status in the ledger; None: it has none yet.
-        step: how the step ended since it took the name; None: it has not.
-        undo: the status of the operation that undoes it; None: it was not begun.
-        undoing: what its task did is being undone, or was.
-    """
-    over = step is not None or task in FINAL
-    match operation:
-        case "succeeded" if undo == "succeeded":
-            return "free"
-        case "succeeded" if undoing and task not in FINAL:
-            return "under_way"  # it may not last
-        case "succeeded" if undo in {"started", "unknown"}:
-            return "unknown"
-        case "succeeded":
-            return "happened" if step == "completed" else "unknown"  # it happened, but its result is not known
-        case "started" | "unknown":
-            return "unknown" if over else "under_way"
-        case _:
-            return "free" if over else "under_way"

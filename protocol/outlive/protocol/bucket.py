@@ -88,9 +88,9 @@ class Granted:
     again: datetime
 
 
-def full(limit: Limit, now: datetime) -> Bucket:
-    """Return the bucket of a tool that was not called for long."""
-    return Bucket(float(limit.burst), now)
+def full(limit: Limit | None, at: datetime) -> Bucket:
+    """Return the bucket of a tool that nobody has called yet; without a limit, room for the call that tries after a pause."""
+    return Bucket(1.0 if limit is None else float(limit.burst), at)
 
 
 def refill(bucket: Bucket, limit: Limit, now: datetime) -> Bucket:

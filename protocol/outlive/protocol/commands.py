@@ -27,8 +27,12 @@ OperationName: TypeAlias = Annotated[
 ]
 Digest: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$(?!\n)")]
 Priority: TypeAlias = Annotated[int, msgspec.Meta(ge=-100, le=100)]
+_LIMITS: Final = msgspec.json.schema_components((Budget,))[1]["Budget"]["properties"]
 _POLICY: Final = {
-    "properties": {"requires_approval": {"anyOf": [{"const": True}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}},
+    "properties": {
+        "requires_approval": {"anyOf": [{"const": True}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]},
+        "budget": {"type": "object", "properties": _LIMITS, "additionalProperties": False},
+    },
     "additionalProperties": False,
 }  # fmt: skip
 Policy: TypeAlias = Annotated[dict[str, Any], msgspec.Meta(extra_json_schema=_POLICY)]
@@ -59,7 +63,8 @@ class Submit(Command, frozen=True, kw_only=True, omit_defaults=True, tag="submit
         priority: -100 to 100, higher first.
         labels: names for finding the task again: at most 64, 1 to 200 characters each.
         policy: what may only tighten the tools' own rules: ``{"requires_approval": true}`` has every effect wait for a
-            yes, a list of names those tools'. Children inherit it. Anything else is refused as ``invalid``.
+            yes, a list of names those tools'; ``{"budget": {"tokens": 10000}}`` limits what it and all that it starts
+            spend on models. Children inherit it. Anything else is refused as ``invalid``.
     """
 
     kind: Name

@@ -56,6 +56,11 @@ class _Asked(Budget, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A limit under a name that is not known would limit nothing: it is refused."""
 
 
+def read_budget(given: Any) -> Budget:
+    """Read limits by name. Raises `msgspec.ValidationError`: an unknown name, or a number that limits nothing."""
+    return Budget(**msgspec.structs.asdict(msgspec.convert(given, _Asked)))
+
+
 def read_policy(given: Mapping[str, Any]) -> Policy:
     """Read a policy.
 
@@ -66,7 +71,7 @@ def read_policy(given: Mapping[str, Any]) -> Policy:
         if key not in {"requires_approval", "budget"}:
             raise ValueError(f"policy {key!r} is not known; {_ALLOWED}")
     try:
-        budget = msgspec.convert(given.get("budget", {}), _Asked)
+        budget = read_budget(given.get("budget", {}))
     except msgspec.ValidationError as error:
         raise ValueError(f"policy budget={given['budget']!r} cannot be used: {error}; {_ALLOWED}") from None
     wanted = given.get("requires_approval", ())

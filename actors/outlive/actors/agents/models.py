@@ -24,14 +24,13 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from outlive.actors.agents.decisions import Usage
+from outlive.actors.agents.reading import FINISH
 from outlive.actors.classifier import classify
 from outlive.protocol import codec
 from outlive.protocol.operations import ErrorClass
 
 Mode: TypeAlias = Literal["tools", "json"]
 """How a decision is expressed: by tool calls, or (for models without them) as one JSON object."""
-
-FINISH: Final = "finish"
 
 _STUMBLES: Final = (ValueError, LookupError, TypeError, AttributeError)
 """What an adapter raises over an answer that it does not expect."""

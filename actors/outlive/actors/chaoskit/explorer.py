@@ -27,7 +27,7 @@ from outlive.actors.app import App
 from outlive.actors.chaoskit.forks import Forks
 from outlive.actors.chaoskit.judge import Finding, Judge, grouped
 from outlive.actors.chaoskit.lane import ANSWER, Lane, NotExplorable, Run, Wishes
-from outlive.actors.chaoskit.points import FAULTS, Fault, Point, enumerate_points, in_order
+from outlive.actors.chaoskit.points import FAULTS, Point, enumerate_points, in_order
 from outlive.actors.chaoskit.specs import spec_of
 from outlive.actors.chaoskit.testimony import Passed
 from outlive.actors.testing.server import Server, server
@@ -153,7 +153,6 @@ async def explore(
     seconds: float | None = SECONDS,
     seed: int = 0,
     only: Sequence[Point] = (),
-    faults: Sequence[Fault] = FAULTS,
     yes: bool = True,
     answer: str = ANSWER,
     signals: Sequence[tuple[str, Any]] = (),
@@ -174,7 +173,6 @@ async def explore(
         seconds: no run begins later; None: as long as it takes.
         seed: of the order in which points are tried.
         only: these points, instead of those that the undisturbed run passed.
-        faults: only these ways.
         yes: whether approvals are given.
         answer: to questions without choices.
         signals: names and values, sent to each run behind its submit.
@@ -201,7 +199,7 @@ async def explore(
         exploration = _Exploration(forks, servers, bus, wishes, count, seed, said)
         command = _command(spec, wishes, count)
         report = Report(app=spec, kind=kind, seed=seed, counted=count is not None, command=command)
-        await exploration.run(report, width, list(only), faults, points, seconds)
+        await exploration.run(report, width, list(only), points, seconds)
     return report
 
 
@@ -237,13 +235,12 @@ class _Exploration:
         self._found: list[tuple[Point, Finding]] = []
 
     async def run(
-        self, report: Report, width: int, only: list[Point], faults: Sequence[Fault], points: int | None,
-        seconds: float | None,
-    ) -> None:  # fmt: skip
+        self, report: Report, width: int, only: list[Point], points: int | None, seconds: float | None
+    ) -> None:
         began = time.monotonic()
         async with self._lane() as lane:
             judge, passed = await self._undisturbed(lane)
-            known = enumerate_points(passed, faults)
+            known = enumerate_points(passed)
             ordered = [_named(point, known) for point in only] or in_order(known, self._seed)
             report.points, report.not_compared = len(ordered), judge.not_compared
             waiting = iter(ordered[:points])

@@ -102,12 +102,12 @@ class Point:
         return f"{_DONE[self.fault]} {_WHERE[self.name].format(about=self.about or 'a step')}"
 
 
-def enumerate_points(passed: Iterable[Passed], faults: Sequence[Fault] = FAULTS) -> list[Point]:
+def enumerate_points(passed: Iterable[Passed]) -> list[Point]:
     """Return every point of an undisturbed run, in the order of its passes."""
     return [
         Point(fault, each.point, each.n, each.about)
         for each in passed
-        for fault in faults
+        for fault in FAULTS
         if each.point in _BY_FAULT[fault]
     ]
 

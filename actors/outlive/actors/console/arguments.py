@@ -11,6 +11,7 @@ import msgspec
 
 from outlive.protocol import codec
 from outlive.protocol.budget import Budget
+from outlive.protocol.policy import read_budget
 
 _PAIR: Final = re.compile(r"([^:=]+)(:?=)(.*)", re.DOTALL)
 
@@ -65,16 +66,12 @@ def budget(words: str) -> Budget:
     """Read ``tokens=10000,money=0.50``."""
     pairs = [word.partition("=") for word in words.split(",")]
     try:
-        found = msgspec.convert({name: float(number) for name, _, number in pairs}, _Budget, strict=False)
+        limits = {name: float(number) for name, _, number in pairs}
+        return read_budget({name: int(limit) if limit.is_integer() else limit for name, limit in limits.items()})
     except (ValueError, msgspec.ValidationError) as error:
         raise click.UsageError(
             f"the budget '{words}' cannot be used: {error}. Write: tokens=10000,money=0.50,steps=100,seconds=3600"
         ) from error
-    return Budget(**{name: getattr(found, name) for name in found.__struct_fields__})
-
-
-class _Budget(Budget, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A limit under a name that is not known would limit nothing."""
 
 
 def text(given: str, what: str) -> str:

@@ -53,12 +53,29 @@ class Wire:
         self.faults.pop(key, None)
 
 
-class Reader:
-    """The stream of what the server says; its end closes the wire."""
+class _Stream:
+    """A stream of the SDK whose messages pass under the eyes of a wire."""
 
     def __init__(self, inner: Any, wire: Wire) -> None:
         self._inner = inner
         self._wire = wire
+
+    async def aclose(self) -> None:
+        """Close it."""
+        await self._inner.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return cast("bool | None", await self._inner.__aexit__(kind, error, trace))
+
+
+class Reader(_Stream):
+    """The stream of what the server says; its end closes the wire."""
 
     @property
     def last_context(self) -> Any:
@@ -83,26 +100,9 @@ class Reader:
             self._wire.closed.set()
             raise
 
-    async def aclose(self) -> None:
-        """Close it."""
-        await self._inner.aclose()
 
-    async def __aenter__(self) -> Self:
-        await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return cast("bool | None", await self._inner.__aexit__(kind, error, trace))
-
-
-class Writer:
+class Writer(_Stream):
     """The stream of what we say; it knows which calls were taken from it."""
-
-    def __init__(self, inner: Any, wire: Wire) -> None:
-        self._inner = inner
-        self._wire = wire
 
     async def send(self, item: SessionMessage, /) -> None:
         """Hand a message over."""
@@ -115,19 +115,6 @@ class Writer:
             if key is not None:
                 self._wire.sent.discard(key)
             raise
-
-    async def aclose(self) -> None:
-        """Close it."""
-        await self._inner.aclose()
-
-    async def __aenter__(self) -> Self:
-        await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return cast("bool | None", await self._inner.__aexit__(kind, error, trace))
 
 
 class HttpClient(httpx2.AsyncClient):
