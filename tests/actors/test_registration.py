@@ -490,6 +490,9 @@ def test_flags_that_are_refused(app: App) -> None:
     assert refused(app.tool(read_only=True, requires_approval=large), pay) == (
         "read_only=True says that it changes nothing, so requires_approval=large has no meaning. Leave one of them out"
     )
+    assert refused(app.tool(**cast("Any", {"readonly": True})), pay).startswith(
+        "has no option 'readonly'. It may have: approval_ttl, classify"
+    )
     assert refused(app.tool(key_ttl=60), pay) == (
         "key_ttl=60 has no meaning without idempotent=True. Add it, or leave key_ttl out"
     )

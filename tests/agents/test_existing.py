@@ -80,6 +80,7 @@ def test_what_cannot_be_a_kind_is_refused(make: Callable[[], Agent[None, Any]], 
     ("metadata", "words"),
     [
         (durable_tool(read_only=True, settle=3.0), "read_only=True says that it changes nothing, so settle=3.0"),
+        (durable_tool(read_only=True, settle=0.0), "read_only=True says that it changes nothing, so settle=0.0"),
         (durable_tool(key_ttl=3.0), "key_ttl=3.0 has no meaning without idempotent=True"),
         ({"outlive": {"readonly": True}}, "has no option 'readonly'. It may have: approval_ttl, classify"),
         ({"outlive": "read_only"}, "metadata 'outlive' is 'read_only'. Write: metadata=durable_tool(read_only=True)"),

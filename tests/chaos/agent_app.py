@@ -1,18 +1,14 @@
 """An agent of twelve decisions that passes every await of the flow; requests and effects are counted in the fake service."""
 
 import asyncio
-import functools
-import os
 from collections.abc import Sequence
 from typing import Any, Final
 
-import httpx
 from pydantic_ai.messages import ModelMessage, ModelResponse, ThinkingPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from outlive.actors import App, Operation, Outcome, Task
-from outlive.actors.testing.fake_service import URL_VARIABLE, FakeClient
-from outlive.protocol.errors import OutcomeUnknown
+from tests.chaos.remote import send, service
 
 app = App("agent")
 
@@ -42,22 +38,10 @@ TURNS: Final[Sequence[tuple[str, Choices]]] = (
 """What is chosen while a mark is not yet in the request: the model keeps nothing, a worker's death changes nothing for it."""
 
 
-@functools.cache
-def _service() -> FakeClient:
-    return FakeClient(os.environ[URL_VARIABLE])
-
-
-def _send(name: str, key: str) -> None:
-    try:
-        _service().effect(name, {"key": key}, key=key, keys=False)
-    except httpx.TransportError as error:
-        raise OutcomeUnknown(f"the answer was lost: {error!r}") from error
-
-
 async def think(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
     """Choose by what the request shows; the service writes the request down."""
     text = str(messages[-1].parts[0].content)  # type: ignore[union-attr]
-    await asyncio.to_thread(_service().effect, "request", text, keys=False)
+    await asyncio.to_thread(service().effect, "request", text, keys=False)
     choices = next(choices for mark, choices in TURNS if not mark or mark not in text)
     return ModelResponse(parts=[ThinkingPart(THOUGHT), *(ToolCallPart(name, dict(given)) for name, given in choices)])
 
@@ -77,34 +61,34 @@ def read_file(path: str) -> str:
 @app.tool(timeout=3, settle=0.2)
 def open_ticket(op: Operation, title: str) -> str:
     """Open a ticket. The remote can be asked for it."""
-    _send("open_ticket", op.key)
+    send("open_ticket", op.key)
     return "[ticket]"
 
 
 @open_ticket.reconcile
 def find_ticket(op: Operation, title: str) -> Outcome[str]:
     """Ask for the ticket of this operation."""
-    return Outcome.happened("[ticket]") if _service().effects(key=op.key) else Outcome.did_not_happen()
+    return Outcome.happened("[ticket]") if service().effects(key=op.key) else Outcome.did_not_happen()
 
 
 @app.tool(idempotent=True)
 def post(op: Operation, text: str) -> str:
     """Post a text. The remote honours keys."""
-    _service().effect("post", text, key=op.key)
+    service().effect("post", text, key=op.key)
     return "[post]"
 
 
 @app.tool(timeout=3, settle=0.2, requires_approval=True)
 def send_mail(op: Operation, to: str) -> str:
     """Send a mail."""
-    _send("send_mail", op.key)
+    send("send_mail", op.key)
     return "[mail]"
 
 
 @send_mail.reconcile
 def find_mail(op: Operation, to: str) -> Outcome[str]:
     """Ask for the mail of this operation."""
-    return Outcome.happened("[mail]") if _service().effects(key=op.key) else Outcome.did_not_happen()
+    return Outcome.happened("[mail]") if service().effects(key=op.key) else Outcome.did_not_happen()
 
 
 @app.task

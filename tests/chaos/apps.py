@@ -5,20 +5,13 @@ counted outside Outlive.
 """
 
 import asyncio
-import functools
-import os
 import time
 
 from outlive.actors import App, Operation, Task
-from outlive.actors.testing.fake_service import URL_VARIABLE, FakeClient
+from tests.chaos.remote import service
 
 app = App("chaos")
 go = app.signal("go", str)
-
-
-@functools.cache
-def _service() -> FakeClient:
-    return FakeClient(os.environ[URL_VARIABLE])
 
 
 @app.tool(read_only=True)
@@ -37,7 +30,7 @@ async def look_long(n: int, seconds: float) -> int:
 @app.tool(idempotent=True, title="post {name}")
 def post(op: Operation, name: str, n: int) -> int:
     """Have an effect in the fake service; gives its number there."""
-    return _service().effect(name, {"n": n}, key=op.key)
+    return service().effect(name, {"n": n}, key=op.key)
 
 
 @app.tool(read_only=True)

@@ -1,65 +1,42 @@
 """Kinds whose effects are known by their business action, and asked for in several ways; the service honours no key."""
 
-import functools
 import os
 
-import httpx
-
 from outlive.actors import App, Operation, Outcome, Task
-from outlive.actors.testing.fake_service import URL_VARIABLE, FakeClient
-from outlive.protocol.errors import NotSent, OutcomeUnknown, StepFailed
+from outlive.protocol.errors import StepFailed
+from tests.chaos.remote import found, send
 
 app = App("consent")
-
-
-@functools.cache
-def _service() -> FakeClient:
-    return FakeClient(os.environ[URL_VARIABLE])
-
-
-def _send(name: str, key: str) -> int:
-    """One effect without the protection of keys; a cut connection is an unknown outcome."""
-    try:
-        return _service().effect(name, {"key": key}, key=key, keys=False)
-    except httpx.ConnectError as error:
-        raise NotSent(str(error)) from error
-    except httpx.TransportError as error:
-        raise OutcomeUnknown(f"the answer was lost: {error!r}") from error
-
-
-def _found(op: Operation) -> Outcome[int]:
-    done = _service().effects(key=op.key)
-    return Outcome.happened(done[0].id, matches=len(done)) if done else Outcome.did_not_happen()
 
 
 @app.tool(timeout=3, settle=0.2, unique=lambda order, cents: order, title="refund {cents} for {order}")
 def refund(op: Operation, order: str, cents: int) -> int:
     """One refund an order."""
-    return _send("refund", op.key)
+    return send("refund", op.key)
 
 
 @refund.reconcile
 def find_refund(op: Operation, order: str, cents: int) -> Outcome[int]:
     """Ask for the refund of this operation."""
-    return _found(op)
+    return found(op)
 
 
 @app.tool(timeout=3, unique=lambda order: order, unique_within="task")
 def charge(op: Operation, order: str) -> int:
     """One charge an order and task; the remote cannot be asked."""
-    return _send("charge", op.key)
+    return send("charge", op.key)
 
 
 @app.tool(timeout=3, settle=0.2, requires_approval=True, unique=lambda order, cents: order)
 def pay(op: Operation, order: str, cents: int) -> int:
     """One payment an order, after a yes."""
-    return _send("pay", op.key)
+    return send("pay", op.key)
 
 
 @pay.reconcile
 def find_payment(op: Operation, order: str, cents: int) -> Outcome[int]:
     """Ask for the payment of this operation."""
-    return _found(op)
+    return found(op)
 
 
 @app.task
@@ -97,13 +74,13 @@ async def payment(task: Task, order: str, cents: int = 500) -> str:
 )
 def mail(op: Operation, to: str) -> int:
     """One mail; those to myself need no yes."""
-    return _send("mail", op.key)
+    return send("mail", op.key)
 
 
 @mail.reconcile
 def find_mail(op: Operation, to: str) -> Outcome[int]:
     """Ask for the mail of this operation."""
-    return _found(op)
+    return found(op)
 
 
 @mail.prepare

@@ -1,26 +1,16 @@
 """Kinds whose promises do not hold, each for a reason of its own; the fake service honours no key here."""
 
-import functools
 import os
 import signal
 from pathlib import Path
 
 from outlive.actors import App, Operation, Outcome, Task
-from outlive.actors.testing.fake_service import URL_VARIABLE, FakeClient
+from tests.chaos.remote import found, send
 
 app = App("defeats")
 go = app.signal("go", bool)
 FROZEN = "DEFEATS_FROZEN"
 """Names a file that the first call makes before it freezes its process."""
-
-
-@functools.cache
-def _service() -> FakeClient:
-    return FakeClient(os.environ[URL_VARIABLE])
-
-
-def _send(name: str, key: str) -> int:
-    return _service().effect(name, {"key": key}, key=key, keys=False)
 
 
 @app.tool(timeout=0.5, settle=0.2)
@@ -30,26 +20,25 @@ def freezing(op: Operation) -> int:
     if not frozen.exists():
         frozen.touch()
         os.kill(os.getpid(), signal.SIGSTOP)
-    return _send("freezing", op.key)
+    return send("freezing", op.key)
 
 
 @freezing.reconcile
 def find_freezing(op: Operation) -> Outcome[int]:
     """Ask for the effect of this operation."""
-    done = _service().effects(key=op.key)
-    return Outcome.happened(done[0].id, matches=len(done)) if done else Outcome.did_not_happen()
+    return found(op)
 
 
 @app.tool(idempotent=True)
 def keyless(op: Operation) -> int:
     """Said to honour its key, and does not."""
-    return _send("keyless", op.key)
+    return send("keyless", op.key)
 
 
 @app.tool(timeout=1, settle=0)
 def unseen(op: Operation) -> int:
     """Happens where its reconciler does not look."""
-    return _send("unseen", op.key)
+    return send("unseen", op.key)
 
 
 @unseen.reconcile
@@ -61,7 +50,7 @@ def look_elsewhere() -> Outcome[int]:
 @app.tool(read_only=True)
 def writing() -> int:
     """Said to change nothing, and does."""
-    return _send("writing", "writing")
+    return send("writing", "writing")
 
 
 @app.task
@@ -91,7 +80,7 @@ async def trusts_a_flag(task: Task) -> int:
 @app.task
 async def acts_between(task: Task) -> bool:
     """One effect of the function itself, outside of any step, and a wait behind it."""
-    _send("between", "between")
+    send("between", "between")
     return await task.wait_for(go)
 
 

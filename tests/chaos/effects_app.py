@@ -1,15 +1,12 @@
 """Kinds whose tools touch the world in each way that can be declared; the fake service honours no key here."""
 
-import functools
 import os
 import time
 from pathlib import Path
 
-import httpx
-
 from outlive.actors import App, Operation, Outcome, Task
-from outlive.actors.testing.fake_service import URL_VARIABLE, FakeClient
-from outlive.protocol.errors import OutcomeUnknown, StepFailed
+from outlive.protocol.errors import StepFailed
+from tests.chaos.remote import found, send, service
 
 app = App("effects")
 go = app.signal("go", bool)
@@ -18,52 +15,34 @@ STUCK = float(os.environ.get("EFFECTS_STUCK", "60"))
 SETTLE = float(os.environ.get("EFFECTS_SETTLE", "1"))
 
 
-@functools.cache
-def _service() -> FakeClient:
-    return FakeClient(os.environ[URL_VARIABLE])
-
-
-def _send(name: str, key: str) -> int:
-    """One effect without the protection of keys; a cut connection is an unknown outcome."""
-    try:
-        return _service().effect(name, {"key": key}, key=key, keys=False)
-    except httpx.TransportError as error:
-        raise OutcomeUnknown(f"the answer was lost: {error!r}") from error
-
-
-def _found(op: Operation) -> Outcome[int]:
-    done = _service().effects(key=op.key)
-    return Outcome.happened(done[0].id, matches=len(done)) if done else Outcome.did_not_happen()
-
-
 @app.tool(timeout=TIMEOUT, settle=SETTLE)
 def open_ticket(op: Operation, title: str) -> int:
     """The remote can be asked."""
-    return _send("open_ticket", op.key)
+    return send("open_ticket", op.key)
 
 
 @open_ticket.reconcile
 def find_ticket(op: Operation, title: str) -> Outcome[int]:
     """Ask for the ticket of this operation."""
-    return _found(op)
+    return found(op)
 
 
 @app.tool(timeout=3)
 def charge_card(op: Operation, cents: int) -> int:
     """The remote has no keys and cannot be asked."""
-    return _send("charge_card", op.key)
+    return send("charge_card", op.key)
 
 
 @app.tool(timeout=3, settle=SETTLE, requires_approval=True, approval_ttl=float(os.environ.get("EFFECTS_TTL", "600")))
 def send_mail(op: Operation, to: str) -> int:
     """Shown to a person first."""
-    return _send("send_mail", op.key)
+    return send("send_mail", op.key)
 
 
 @send_mail.reconcile
 def find_mail(op: Operation, to: str) -> Outcome[int]:
     """Ask for the mail of this operation."""
-    return _found(op)
+    return found(op)
 
 
 @send_mail.prepare
@@ -104,19 +83,19 @@ async def two_mails(task: Task) -> int:
 def slow_ticket(op: Operation, seconds: float) -> int:
     """Outlives its timeout in its thread, and sends only then."""
     time.sleep(seconds or STUCK)
-    return _send("slow_ticket", op.key)
+    return send("slow_ticket", op.key)
 
 
 @slow_ticket.reconcile
 def find_slow_ticket(op: Operation, seconds: float) -> Outcome[int]:
     """Ask for the ticket of this operation."""
-    return _found(op)
+    return found(op)
 
 
 @app.tool(idempotent=True)
 def post(op: Operation, text: str) -> int:
     """The service refuses or takes it, by its status."""
-    return _service().effect("post", text, key=op.key)
+    return service().effect("post", text, key=op.key)
 
 
 @app.task

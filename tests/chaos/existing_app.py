@@ -1,8 +1,6 @@
 """Agents of pydantic-ai as they might exist already; requests to their model and effects are counted in the fake service."""
 
 import asyncio
-import functools
-import os
 
 from pydantic import BaseModel
 from pydantic_ai import Agent
@@ -19,19 +17,14 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from outlive.actors import App
 from outlive.actors.agents.existing import declare_existing, durable_tool, operation
-from outlive.actors.testing.fake_service import URL_VARIABLE, FakeClient
+from tests.chaos.remote import service
 
 app = App("existing")
 SECRET = "the-model-thinks-of-a-canary"  # noqa: S105  # it must not be stored
 
 
-@functools.cache
-def _service() -> FakeClient:
-    return FakeClient(os.environ[URL_VARIABLE])
-
-
 async def _count(name: str, key: str | None = None) -> int:
-    return await asyncio.to_thread(_service().effect, name, key=key, keys=False)
+    return await asyncio.to_thread(service().effect, name, key=key, keys=False)
 
 
 async def script(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -71,7 +64,7 @@ async def pay(amount: int) -> str:
 @clerk.tool_plain(metadata=durable_tool(idempotent=True))
 async def post(amount: int) -> str:
     """Have an effect that may be sent again under its key."""
-    await asyncio.to_thread(_service().effect, "post", key=operation().key)
+    await asyncio.to_thread(service().effect, "post", key=operation().key)
     return f"posted {amount}"
 
 

@@ -2,21 +2,15 @@
 
 import asyncio
 import contextlib
-import functools
 import os
 import signal
 import sys
 import time
 
 from outlive.actors import App, Operation, Task
-from outlive.actors.testing.fake_service import URL_VARIABLE, FakeClient
+from tests.chaos.remote import service
 
 app = App("hostile")
-
-
-@functools.cache
-def _service() -> FakeClient:
-    return FakeClient(os.environ[URL_VARIABLE])
 
 
 @app.tool(read_only=True)
@@ -29,7 +23,7 @@ async def look(n: int, seconds: float = 0.0) -> int:
 @app.tool(idempotent=True)
 async def act(op: Operation, seconds: float) -> int:
     """One effect, at once, whose answer takes `seconds`."""
-    n = await asyncio.to_thread(_service().effect, "act", {}, key=op.key)
+    n = await asyncio.to_thread(service().effect, "act", {}, key=op.key)
     await asyncio.sleep(seconds)
     return n
 

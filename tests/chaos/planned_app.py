@@ -1,28 +1,21 @@
 """An agent without a model: it goes by its plan, asks for a word before each item, and takes what people make of the plan."""
 
 import dataclasses
-import functools
-import os
 
 from outlive.actors import App, Operation, Task, planning
 from outlive.actors.kind import declare
 from outlive.actors.task import flow_of
-from outlive.actors.testing.fake_service import URL_VARIABLE, FakeClient
 from outlive.protocol.plan import Item
+from tests.chaos.remote import service
 
 app = App("planned")
 FIRST = [Item("a", "the first"), Item("b", "the second"), Item("c", "the third")]
 
 
-@functools.cache
-def _service() -> FakeClient:
-    return FakeClient(os.environ[URL_VARIABLE])
-
-
 @app.tool(idempotent=True, title="doing {text}")
 def work(op: Operation, text: str) -> str:
     """One effect an item."""
-    _service().effect("work", text, key=op.key)
+    service().effect("work", text, key=op.key)
     return text
 
 

@@ -1,23 +1,15 @@
 """A kind that asks a person and then touches the world with the answer."""
 
-import functools
-import os
-
 from outlive.actors import App, Operation, Task
-from outlive.actors.testing.fake_service import URL_VARIABLE, FakeClient
+from tests.chaos.remote import service
 
 app = App("questions")
-
-
-@functools.cache
-def _service() -> FakeClient:
-    return FakeClient(os.environ[URL_VARIABLE])
 
 
 @app.tool(idempotent=True)
 def book(op: Operation, month: str) -> int:
     """One booking, with the answer in it."""
-    return _service().effect("book", month, key=op.key)
+    return service().effect("book", month, key=op.key)
 
 
 @app.task

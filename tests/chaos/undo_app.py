@@ -1,99 +1,70 @@
 """Kinds whose effects can be undone, each in its own way; the fake service counts, and honours no key here."""
 
-import functools
-import os
-
-import httpx
-
 from outlive.actors import App, Operation, Outcome, PermissionDenied, Task
-from outlive.actors.testing.fake_service import URL_VARIABLE, FakeClient
-from outlive.protocol.errors import OutcomeUnknown
+from tests.chaos.remote import found, send
 
 app = App("undoing")
 go = app.signal("go", str)
 
 
-@functools.cache
-def _service(url: str) -> FakeClient:
-    return FakeClient(url)
-
-
-def service() -> FakeClient:
-    """The service of the test that runs."""
-    return _service(os.environ[URL_VARIABLE])
-
-
-def _send(name: str, key: str, body: object) -> int:
-    """One effect without the protection of keys; a cut connection is an unknown outcome."""
-    try:
-        return service().effect(name, body, key=key, keys=False)
-    except httpx.TransportError as error:
-        raise OutcomeUnknown(f"the answer was lost: {error!r}") from error
-
-
-def _found(op: Operation) -> Outcome[int]:
-    done = service().effects(key=op.key)
-    return Outcome.happened(done[0].id, matches=len(done)) if done else Outcome.did_not_happen()
-
-
 @app.tool(timeout=3, settle=0.2)
 def book(op: Operation, what: str) -> int:
     """Can be asked about, and undone; the undoing too can be asked about."""
-    return _send("book", op.key, what)
+    return send("book", op.key, what)
 
 
 @book.reconcile
 def find_booking(op: Operation, what: str) -> Outcome[int]:
     """Ask for the booking of this operation."""
-    return _found(op)
+    return found(op)
 
 
 @book.compensate(timeout=3, settle=0.2)
 def unbook(op: Operation, what: str) -> int:
     """Undo the booking by its number."""
-    return _send("unbook", op.key, {"booking": op.undoes.result, "key": op.undoes.key, "what": what})
+    return send("unbook", op.key, {"booking": op.undoes.result, "key": op.undoes.key, "what": what})
 
 
 @unbook.reconcile
 def find_unbooking(op: Operation, what: str) -> Outcome[int]:
     """Ask for the undoing of this operation."""
-    return _found(op)
+    return found(op)
 
 
 @app.tool(timeout=3)
 def charge(op: Operation, what: str) -> int:
     """Nobody can be asked about it, nor about its undoing."""
-    return _send("charge", op.key, what)
+    return send("charge", op.key, what)
 
 
 @charge.compensate(timeout=3)
 def refund(op: Operation, what: str) -> int:
     """Give the money back."""
-    return _send("refund", op.key, {"charge": op.undoes.result})
+    return send("refund", op.key, {"charge": op.undoes.result})
 
 
 @app.tool(timeout=3)
 def post(op: Operation, what: str) -> int:
     """Cannot be undone."""
-    return _send("post", op.key, what)
+    return send("post", op.key, what)
 
 
 @app.tool(timeout=3)
 def hire(op: Operation, what: str) -> int:
     """Undone after a yes only."""
-    return _send("hire", op.key, what)
+    return send("hire", op.key, what)
 
 
 @hire.compensate(requires_approval=True, idempotent=True)
 def dismiss(op: Operation, what: str) -> int:
     """Let go whom we hired."""
-    return _send("dismiss", op.key, {"hire": op.undoes.result})
+    return send("dismiss", op.key, {"hire": op.undoes.result})
 
 
 @app.tool(timeout=3)
 def open_door(op: Operation, what: str) -> int:
     """Its undoing is refused."""
-    return _send("open_door", op.key, what)
+    return send("open_door", op.key, what)
 
 
 @open_door.compensate

@@ -2,23 +2,19 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from anyio import to_thread
-from click.testing import CliRunner, Result
 
 from outlive.actors import App, Operation, OutcomeUnknown, StepFailed, Task, TaskCancelled
-from outlive.actors.console.cli import cli
 from outlive.actors.console.submit import Order, submit
-from outlive.actors.testing import Server
-from outlive.actors.worker import Worker
 from outlive.infra.client import Client
 from outlive.infra.handle import Handle
 from outlive.protocol.answers import Code
 from outlive.protocol.errors import CommandRefused, TaskFailed
 from outlive.protocol.task import Status
+from tests.console.keyboard import typed
 
 app = App("answers")
 ORDER = ("kind", "words", "whole", "task_id", "priority", "labels", "requires_approval")
@@ -108,26 +104,10 @@ async def ask_two(task: Task) -> list[str]:
     return [*await task.gather(task.ask("left?"), task.ask("right?"))]
 
 
-@pytest.fixture
-async def client(shared: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
-    settings = shared.settings
-    monkeypatch.setenv("OUTLIVE_NATS_URL", str(settings.nats_url))
-    monkeypatch.setenv("OUTLIVE_PREFIX", settings.prefix)
-    if settings.nats_token:
-        monkeypatch.setenv("OUTLIVE_NATS_TOKEN", settings.nats_token)
-    async with Worker(app, settings), Client(settings, by="ann", timeout=10) as own:
-        yield own
-
-
 @pytest.fixture(autouse=True)
 def _mended() -> Iterator[None]:
     yield
     broken.clear()
-
-
-async def typed(*words: str) -> Result:
-    """Type a command."""
-    return await to_thread.run_sync(CliRunner().invoke, cli, words)
 
 
 async def reaches(handle: Handle[object], status: Status) -> None:

@@ -3,23 +3,18 @@
 import asyncio
 import dataclasses
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from anyio import to_thread
-from click.testing import CliRunner, Result
 
 from outlive.actors import App, Task, planning
-from outlive.actors.console.cli import cli
 from outlive.actors.kind import declare
 from outlive.actors.task import flow_of
-from outlive.actors.testing import Server
-from outlive.actors.worker import Worker
 from outlive.infra.client import Client
 from outlive.infra.handle import Handle
 from outlive.protocol.plan import Item
 from outlive.protocol.task import Status
+from tests.console.keyboard import typed
 
 app = App("editing")
 
@@ -38,22 +33,6 @@ async def agent(task: Task) -> list[str]:
 
 
 app.task.add(dataclasses.replace(declare(agent), plans=True))
-
-
-@pytest.fixture
-async def client(shared: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
-    settings = shared.settings
-    monkeypatch.setenv("OUTLIVE_NATS_URL", str(settings.nats_url))
-    monkeypatch.setenv("OUTLIVE_PREFIX", settings.prefix)
-    if settings.nats_token:
-        monkeypatch.setenv("OUTLIVE_NATS_TOKEN", settings.nats_token)
-    async with Worker(app, settings), Client(settings, by="ann", timeout=10) as own:
-        yield own
-
-
-async def typed(*words: str) -> Result:
-    """Type a command."""
-    return await to_thread.run_sync(CliRunner().invoke, cli, words)
 
 
 async def asked(handle: Handle[object], question: str) -> str:

@@ -3,20 +3,13 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
-from anyio import to_thread
-from click.testing import CliRunner, Result
-
 from outlive.actors import App, InvalidArguments, Operation, RetryPolicy, StepFailed, Task, Unavailable
-from outlive.actors.console.cli import cli
-from outlive.actors.testing import Server
-from outlive.actors.worker import Worker
 from outlive.infra.client import Client
 from outlive.infra.handle import Handle
 from outlive.protocol.task import Status
+from tests.console.keyboard import typed
 
 app = App("counted")
 LARGE = 300_000  # above a quarter of a page: read in slices
@@ -45,22 +38,6 @@ async def order(task: Task, text: str) -> int:
         except StepFailed:
             await task.progress("failed")
     return len(await task.call(send, text))
-
-
-@pytest.fixture
-async def client(shared: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
-    settings = shared.settings
-    monkeypatch.setenv("OUTLIVE_NATS_URL", str(settings.nats_url))
-    monkeypatch.setenv("OUTLIVE_PREFIX", settings.prefix)
-    if settings.nats_token:
-        monkeypatch.setenv("OUTLIVE_NATS_TOKEN", settings.nats_token)
-    async with Worker(app, settings), Client(settings, by="ann", timeout=10) as own:
-        yield own
-
-
-async def typed(*words: str) -> Result:
-    """Type a command."""
-    return await to_thread.run_sync(CliRunner().invoke, cli, words)
 
 
 async def waits(handle: Handle[object]) -> None:

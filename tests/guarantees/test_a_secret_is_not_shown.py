@@ -48,9 +48,8 @@ async def typed(*words: str) -> str:
 
 
 async def test_a_secret_stands_nowhere(shared: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OUTLIVE_NATS_URL", str(shared.settings.nats_url))
-    monkeypatch.setenv("OUTLIVE_PREFIX", shared.settings.prefix)
-    monkeypatch.setenv("OUTLIVE_NATS_TOKEN", shared.settings.nats_token or "")
+    for name, value in shared.environment.items():
+        monkeypatch.setenv(name, value)
     async with WorkerProcess(shared, APP) as worker, Client(shared.settings, by="ann") as client:
         await submit_many(shared, "vault", 1, {"user": "ann", "password": CANARY})
         await until(shared, PAUSED)

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from outlive.actors.signature import Declared
-from outlive.actors.tool import ToolOptions, check_flags
+from outlive.actors.tool import ToolOptions, check_flags, fields
 from outlive.protocol.arguments import Arguments
 from outlive.protocol.operations import Outcome
-from outlive.protocol.tools import APPROVAL_TTL, TIMEOUT, AnyTool, Companion, Operation, RetryPolicy, Tool
+from outlive.protocol.tools import AnyTool, Companion, Operation, Tool
 
 
 class DynamicOptions(ToolOptions, total=False):
@@ -21,10 +21,6 @@ class DynamicOptions(ToolOptions, total=False):
     reconcile: Callable[..., Outcome[Any]] | Callable[..., Awaitable[Outcome[Any]]]
 
 
-_EFFECT: Final = (
-    "idempotent", "requires_approval", "approval_ttl", "unique", "unique_within", "prepare", "settle", "key_ttl",
-    "reconcile",
-)  # fmt: skip
 _KNOWN: Final = frozenset({*DynamicOptions.__annotations__, *ToolOptions.__annotations__} - {"name"})
 
 
@@ -39,10 +35,7 @@ def check_options(declared: Declared, options: Mapping[str, Any], schema: Mappin
     Raises:
         RegistrationError: says what to write.
     """
-    if unknown := sorted(options.keys() - _KNOWN):
-        raise declared.refuse(f"has no option {unknown[0]!r}. It may have: {', '.join(sorted(_KNOWN))}")
-    given = {name: options[name] for name in _EFFECT if options.get(name) not in (None, False)}
-    check_flags(declared, given, read_only=bool(options.get("read_only")))
+    check_flags(declared, options, known=_KNOWN)
     for name in ("reconcile", "prepare", "requires_approval", "unique"):
         fn = options.get(name)
         if fn is not None and not isinstance(fn, bool):
@@ -83,26 +76,14 @@ def make(
             fn=fn,
             arguments=arguments,
             result_type=result_type,
-            read_only=options.get("read_only", False),
-            idempotent=options.get("idempotent", False),
-            requires_approval=options.get("requires_approval", False),
-            approval_ttl=options.get("approval_ttl", APPROVAL_TTL),
-            unique=options.get("unique"),
-            unique_within=options.get("unique_within", "tenant"),
             takes_operation=True,
             is_async=True,
             title=options.get("title", name),
-            timeout=options.get("timeout", TIMEOUT),
-            settle=options.get("settle"),
-            key_ttl=options.get("key_ttl"),
-            retries=options.get("retries") or RetryPolicy(),
-            rate_limit=options.get("rate_limit"),
-            classify=options.get("classify"),
-            durable=options.get("durable", ""),
             step_id=step_id,
             verify=verify,
             reconciler=_companion(options.get("reconcile")),
             preparer=_companion(options.get("prepare")),
+            **fields(options),
         )
     except ValueError as error:
         raise declared.refuse(str(error)) from None

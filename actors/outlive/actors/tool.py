@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import (
     TYPE_CHECKING,
@@ -24,10 +24,16 @@ from outlive.actors.signature import Declared, RegistrationError, check_rule, co
 from outlive.protocol.arguments import Arguments
 from outlive.protocol.bucket import Limit
 from outlive.protocol.operations import ErrorClass, Outcome
-from outlive.protocol.tools import APPROVAL_TTL, TIMEOUT, Durable, Operation, P, R_co, RetryPolicy, Tool, UniqueWithin
+from outlive.protocol.tools import Durable, Operation, P, R_co, RetryPolicy, Tool, UniqueWithin
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+EFFECT: Final = (
+    "idempotent", "requires_approval", "approval_ttl", "unique", "unique_within", "prepare", "settle", "key_ttl",
+    "reconcile",
+)  # fmt: skip
+"""Options that have a meaning only for tools that touch the world."""
+
 _ONLY_WITH: Final = {
     "approval_ttl": "requires_approval=True", "key_ttl": "idempotent=True", "unique_within": "unique=",
 }  # fmt: skip
@@ -169,6 +175,9 @@ class ToolOptions(TypedDict, total=False):
     durable: Durable  # "before_next": a read-only result is durable before the next step begins
 
 
+_FIELDS: Final = ToolOptions.__annotations__.keys() - {"name", "title", "prepare"}
+
+
 @dataclass(frozen=True, slots=True)
 class CompensatorDecorator(Generic[_P]):
     """``@tool.compensate(...)``: makes the function that undoes a tool's effect an effect with these options."""
@@ -218,41 +227,18 @@ class ToolDecorator:
         return tool
 
 
-def declare(
-    fn: Callable[..., Any],
-    *,
-    name: str | None = None,
-    title: str | None = None,
-    read_only: bool = False,
-    idempotent: bool = False,
-    requires_approval: bool | Callable[..., bool] = False,
-    approval_ttl: float | None = None,
-    unique: Callable[..., str] | None = None,
-    unique_within: UniqueWithin | None = None,
-    prepare: Callable[..., Any] | None = None,
-    timeout: float = TIMEOUT,
-    settle: float | None = None,
-    key_ttl: float | None = None,
-    retries: RetryPolicy | None = None,
-    rate_limit: Limit | None = None,
-    classify: Callable[[BaseException], ErrorClass | None] | None = None,
-    durable: Durable = "",
-) -> DeclaredTool[..., Any]:
+def declare(fn: Callable[..., Any], **options: Unpack[ToolOptions]) -> DeclaredTool[..., Any]:
     """Make a tool of a function without putting it into an app; raises `RegistrationError`."""
-    declared = named("tool", name, fn)
-    effect = {
-        "idempotent": idempotent, "requires_approval": requires_approval, "approval_ttl": approval_ttl,
-        "unique": unique, "unique_within": unique_within, "prepare": prepare, "settle": settle, "key_ttl": key_ttl,
-    }  # fmt: skip
-    given = {flag: value for flag, value in effect.items() if value is not None and value is not False}
-    check_flags(declared, given, read_only=read_only)
-    limit: Any = rate_limit
+    declared = named("tool", options.get("name"), fn)
+    check_flags(declared, options, known=ToolOptions.__annotations__)
+    limit: Any = options.get("rate_limit")
     if not isinstance(limit, Limit | None):
-        raise declared.refuse(f"rate_limit={rate_limit!r} is no limit. Write: rate_limit=Limit(calls=10, per=1)")
+        raise declared.refuse(f"rate_limit={limit!r} is no limit. Write: rate_limit=Limit(calls=10, per=1)")
     signature = read(declared, Operation)
-    if callable(requires_approval):
-        check_rule(declared, "requires_approval", requires_approval, signature.arguments)
-    if unique is not None:
+    rule, unique, prepare = (options.get(name) for name in ("requires_approval", "unique", "prepare"))
+    if callable(rule):
+        check_rule(declared, "requires_approval", rule, signature.arguments)
+    if callable(unique):
         check_rule(declared, "unique", unique, signature.arguments, str)
     try:
         tool: DeclaredTool[..., Any] = DeclaredTool(
@@ -260,33 +246,30 @@ def declare(
             fn=fn,
             arguments=signature.arguments,
             result_type=signature.result_type,
-            read_only=read_only,
-            idempotent=idempotent,
-            requires_approval=requires_approval,
-            approval_ttl=APPROVAL_TTL if approval_ttl is None else approval_ttl,
-            unique=unique,
-            unique_within=unique_within or "tenant",
             takes_operation=signature.leading,
             is_async=signature.is_async,
-            title=title_of(declared, title, signature.arguments),
-            timeout=timeout,
-            settle=settle,
-            key_ttl=key_ttl,
-            retries=retries or RetryPolicy(),
-            rate_limit=rate_limit,
-            classify=classify,
-            durable=durable,
+            title=title_of(declared, options.get("title"), signature.arguments),
+            **fields(options),
         )
     except ValueError as error:
         raise declared.refuse(str(error)) from None
-    if prepare is not None:
+    if callable(prepare):
         tool.prepare(prepare)
     return tool
 
 
-def check_flags(declared: Declared, given: dict[str, Any], *, read_only: bool) -> None:
-    """Refuse flags that contradict each other; `given` are those of effects."""
-    if read_only and given:
+def fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a tool that options name; what is left out is as `outlive.protocol.tools.Tool` has it."""
+    named = {option: value for option, value in options.items() if option in _FIELDS and value is not None}
+    return {"read_only": False, "idempotent": False, **named}
+
+
+def check_flags(declared: Declared, options: Mapping[str, Any], *, known: Iterable[str]) -> None:
+    """Refuse unknown options, and those that contradict each other."""
+    if unknown := sorted(options.keys() - set(known)):
+        raise declared.refuse(f"has no option {unknown[0]!r}. It may have: {', '.join(sorted(known))}")
+    given = {flag: options[flag] for flag in EFFECT if options.get(flag) is not None and options[flag] is not False}
+    if options.get("read_only") and given:
         flag, value = next(iter(given.items()))
         raise declared.refuse(
             f"read_only=True says that it changes nothing, so {flag}={getattr(value, '__name__', value)} has no "

@@ -11,6 +11,7 @@ from mcp import types
 from outlive.actors.dynamic import DynamicOptions, make
 from outlive.actors.json_arguments import JsonArguments
 from outlive.actors.signature import Declared
+from outlive.actors.tool import EFFECT
 from outlive.protocol import codec, ids
 from outlive.protocol.errors import ToolError
 from outlive.protocol.tools import AnyTool, Tool
@@ -20,9 +21,6 @@ SEPARATOR: Final = "__"
 """Between the server's name and the tool's: a name that models' providers and our ids allow."""
 
 _DIGEST: Final = 8
-_EFFECT: Final = frozenset(
-    {"idempotent", "requires_approval", "unique", "key_ttl", "settle", "reconcile", "prepare", "approval_ttl"}
-)
 
 
 class CallFailed(ToolError):
@@ -91,7 +89,7 @@ def options_of(info: ToolInfo, given: DynamicOptions, *, trusted: bool) -> Dynam
     """Return how a tool is met: the hints of a server that is not trusted loosen nothing; the author's word counts most."""
     if given.get("read_only"):
         return given
-    if trusted and info.read_only and not any(given.get(name) for name in _EFFECT):
+    if trusted and info.read_only and not any(given.get(name) for name in EFFECT):
         return {**given, "read_only": True}
     hinted: DynamicOptions = {"requires_approval": not trusted or info.destructive is not False}
     if trusted and info.idempotent:
