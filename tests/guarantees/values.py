@@ -15,7 +15,7 @@ import msgspec
 from pydantic import BaseModel
 
 from outlive.actors import App, Operation, StepFailed, Task
-from tests.chaos.apps import _service
+from tests.chaos.remote import service
 
 app = App("values")
 go = app.signal("go", str)
@@ -120,7 +120,7 @@ async def every_refusal(task: Task) -> list[str]:
 @app.tool(idempotent=True)
 def post(op: Operation, name: str, n: int) -> int:
     """An effect in the fake service."""
-    return _service().effect(name, {"n": n}, key=op.key)
+    return service().effect(name, {"n": n}, key=op.key)
 
 
 @app.tool(read_only=True)
