@@ -229,6 +229,22 @@ def test_the_views_are_all_shown() -> None:
     assert shown == views
 
 
+def test_the_tables_are_all_shown() -> None:
+    tables = {table for step in known() for table in re.findall(r"create table (?:outlive_store\.)?(\w+)", step.text)}
+    section = source("infra/README.md").partition("\n## Growth\n")[2]
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", section, re.MULTILINE)
+    assert {table for row in rows for table in INLINE.findall(row)} == tables
+
+
+def test_the_map_shows_every_module() -> None:
+    folder = ROOT / "actors/outlive/actors"
+    section = source("actors/README.md").partition("\n## Map of this folder\n")[2]
+    modules = {path.stem for path in (*folder.glob("*.py"), *folder.glob("agents/*.py"))} | {
+        path.parent.name for path in folder.glob("*/__init__.py")
+    }
+    assert {module for module in modules if not module.startswith("__")} <= set(INLINE.findall(section))
+
+
 async def test_queries_of_the_readme_run(shared: Server) -> None:
     from tests.chaos.harness import fetch
 

@@ -4,15 +4,17 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import msgspec
 import pytest
 
 from outlive.protocol import api, codec, schemas
-from outlive.protocol.commands import AnyCommand
+from outlive.protocol.commands import AnyCommand, Command
+from outlive.protocol.events import AnyEvent, Event
 from outlive.protocol.subjects import Subjects
+from outlive.protocol.task import ReasonCode
 
 README = Path(schemas.__file__).parents[2] / "README.md"
 DOCUMENTS = dict(schemas.documents())
@@ -123,6 +125,18 @@ def test_the_readme_shows_every_message_and_names_every_question() -> None:
             assert f"`{field.name}`" in row, (verb, field.name)
 
 
+@pytest.mark.parametrize("union", [AnyCommand, AnyEvent])
+def test_the_readme_names_every_field_of_commands_and_events(union: Any) -> None:
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|(.*)\|$", README.read_text("utf-8"), re.MULTILINE)
+    base = Command if union is AnyCommand else Event
+    common = {field.name for field in msgspec.structs.fields(base)}
+    for message in get_args(union):
+        named = f"`{message.__struct_config__.tag}`"
+        told = "".join(cells for head, cells in rows if named in head.split(", "))
+        missing = {field.name for field in msgspec.structs.fields(message)} - common
+        assert {field for field in missing if f"`{field}`" not in told} == set(), named
+
+
 def test_the_readmes_commands_are_commands() -> None:
     bodies = re.findall(r"nats req outlive\.default\.cmd\.[\w-]+\.(\w+) '(.*)'", README.read_text("utf-8"))
     assert len(bodies) == 2
@@ -133,5 +147,5 @@ def test_the_readmes_commands_are_commands() -> None:
 
 def test_the_readme_explains_every_code() -> None:
     readme = README.read_text("utf-8")
-    for code in [*DOCUMENTS["answer.json"]["$defs"]["Code"]["enum"], *api.Trouble]:
+    for code in [*DOCUMENTS["answer.json"]["$defs"]["Code"]["enum"], *api.Trouble, *ReasonCode]:
         assert f"`{code}`" in readme, code

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from outlive.actors.app import App
 from outlive.protocol.bucket import Limit
+from outlive.protocol.budget import Budget
 from outlive.protocol.errors import (
     InvalidArguments,
     NotSent,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "App",
+    "Budget",
     "Client",
     "InvalidArguments",
     "Limit",

@@ -16,7 +16,7 @@ from outlive.infra.client import Client
 def export(given: Given, task_id: str) -> None:
     """Write all that is stored of a task: one JSON object a line, whose only key says what it is.
 
-    task, event, step, operation (with tries and words), attempt, command (with its answer), audit.
+    task, event, step, operation (with tries and words), attempt, word, command (with its answer), audit.
     """
     ask(given, lambda client: _write(client, task_id))
 
