@@ -56,7 +56,7 @@ def _nothing_blocks_the_loop() -> Iterator[None]:
             function.can_block_in(
                 "outlive/actors/kind.py", {"_code_version"}
             )  # kinds are declared by imports, except in tests
-            function.can_block_in("outlive/actors/agents/existing.py", {"_code_version"})  # the same
+            function.can_block_in("outlive/actors/agents/foreign.py", {"code_version"})  # the same
             function.can_block_in("outlive/infra/settings.py", {"default_state_dir"})  # one look at the current folder
             function.can_block_in("outlive/infra/embedded/server.py", {"kill"})  # a killed child is gone in a moment
             function.can_block_in("asyncpg/connect_utils.py", {"_parse_connect_dsn_and_args"})  # looks for certificates

@@ -13,13 +13,10 @@ an approval waits for a person's yes.
 """
 
 import asyncio
-import functools
 import inspect
-import operator
 import re
-import typing
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, Self, TypeVar, Unpack, cast
@@ -43,17 +40,26 @@ from pydantic_ai.durable_exec import (
     ToolsetValidateToolArgumentsId,
     conversation_id_from_run_id,
 )
-from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse, ToolCallPart
-from pydantic_ai.models import Model, ModelRequestContext
-from pydantic_ai.output import NativeOutput, PromptedOutput, ToolOutput
-from pydantic_ai.tools import Tool as PydanticTool
-from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool
-from pydantic_core import to_json, to_jsonable_python
+from pydantic_ai.messages import ModelResponse, ToolCallPart
+from pydantic_ai.models import Model
+from pydantic_core import to_jsonable_python
 
 from outlive.actors import dynamic, services
 from outlive.actors.agents import models
-from outlive.actors.agents.context import tokens
 from outlive.actors.agents.decisions import Usage
+from outlive.actors.agents.foreign import (
+    KEY,
+    Asked,
+    Config,
+    code_version,
+    function_tools,
+    named,
+    options_of,
+    output_type,
+    resolve,
+    used,
+    with_approval,
+)
 from outlive.actors.agents.requests import Asking, Request, request_tool
 from outlive.actors.agents.spending import Prices, Spending
 from outlive.actors.agents.versions import Changes, Version
@@ -74,7 +80,6 @@ from outlive.protocol.tools import AnyTool, Operation, RetryPolicy, Tool
 
 DepsT = TypeVar("DepsT")
 OutputT = TypeVar("OutputT")
-_KEY: Final = "outlive"
 _NONE: Final = Arguments("unit", inspect.Signature())
 _PAYLOADS: Final = frozenset(
     {
@@ -89,7 +94,6 @@ _PAYLOADS: Final = frozenset(
     }
 )
 """What the payload of a recorded tool call may be, in pydantic-ai's words."""
-_Config = DynamicOptions | None
 
 
 def durable_tool(**options: Unpack[DynamicOptions]) -> dict[str, Any]:
@@ -98,7 +102,7 @@ def durable_tool(**options: Unpack[DynamicOptions]) -> dict[str, Any]:
     ``@agent.tool_plain(metadata=durable_tool(idempotent=True, timeout=20))``. Without it a tool is an effect that is
     sent once.
     """
-    return {_KEY: options}
+    return {KEY: options}
 
 
 def operation() -> Operation:
@@ -163,9 +167,9 @@ def declare_existing(
         ids.check("name", declared.name)
     except ids.InvalidId as error:
         raise declared.refuse(str(error)) from None
-    output = _output_type(declared, agent.output_type)
-    for tool in _function_tools(agent):
-        _options(tool.name, tool.function, tool.metadata, tool.function_schema.json_schema)
+    output = output_type(declared, agent.output_type)
+    for tool in function_tools(agent):
+        options_of(tool.name, tool.function, tool.metadata, tool.function_schema.json_schema)
     durability = _Durability(name=declared.name, options=ExistingOptions(**options))
 
     async def run(task: Task, goal: str) -> OutputT:
@@ -182,7 +186,7 @@ def declare_existing(
         fn=run,
         arguments=Arguments(declared.name, inspect.Signature([goal])),
         result_type=output,
-        code_version=_code_version(agent),
+        code_version=code_version(agent),
         title=title or f"{declared.name}: {{goal}}",
     )
     app.add(durability.asking(_nobody), kind)
@@ -230,7 +234,7 @@ class _Run:
         for number, call in enumerate(calls, 1):
             self.calls[call["tool_call_id"]] = f"{self.responses}-{number}"
 
-    async def request(self, asked: "_Asked", tool: Asking[Any], output_tokens: int) -> tuple[Request[Any], bool]:
+    async def request(self, asked: Asked, tool: Asking[Any], output_tokens: int) -> tuple[Request[Any], bool]:
         """Return the next request to the model as a step, and whether its answer is recorded."""
         flow, number = flow_of(self.task), self.responses + 1
         place = self.place(f"request-{number}")
@@ -269,56 +273,12 @@ _running: Final[ContextVar[_Run | None]] = ContextVar("outlive_agent_run", defau
 _operation: Final[ContextVar[Operation | None]] = ContextVar("outlive_operation", default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What a request asks, as pydantic-ai tells it."""
-
-    model: str
-    messages: list[Any]
-    settings: dict[str, Any]
-    tools: list[Any]
-
-    @classmethod
-    def of(cls, cache_key: tuple[object, ...]) -> Self:
-        """Take it from the key of a request, or of one that has a conversation made shorter."""
-        context = cast("RunContext[Any]", cache_key[-1])
-        if isinstance(cache_key[1], ModelRequestContext):
-            each = cache_key[1]
-            messages, settings, offered = each.messages, each.model_settings, each.model_request_parameters
-        else:
-            messages, settings, offered = cast("tuple[Any, Any, Any]", cache_key[1:4])
-        own = getattr(context.model, "settings", None) or {}
-        return cls(
-            models.model_name(context.model), messages, {**own, **(settings or {})},
-            [*offered.function_tools, *offered.output_tools],
-        )  # fmt: skip
-
-    def measured(self, output_tokens: int) -> tuple[str, Usage]:
-        """Return the version of the prompt, and what the request may use at most."""
-        instructions = getattr(self.messages[-1], "instructions", None) or ""
-        tools = to_json(self.tools, fallback=str)
-        said = ModelMessagesTypeAdapter.dump_json(self.messages)
-        most = Usage(
-            input=tokens(said.decode()) + tokens(tools.decode()),
-            output=int(self.settings.get("max_tokens") or output_tokens),
-        )
-        return codec.digest(instructions.encode(), tools).hex(), most
-
-
-def _used(usage: dict[str, Any]) -> Usage:
-    """Read what a request has cost, as pydantic-ai writes it."""
-    return Usage(
-        input=usage.get("input_tokens") or 0, output=usage.get("output_tokens") or 0,
-        cached=usage.get("cache_read_tokens") or 0,
-    )  # fmt: skip
-
-
-class _Steps(JournalCallableOperationBackend[_Config]):
+class _Steps(JournalCallableOperationBackend[Config]):
     """Makes each unit of an agent's run a step of the task."""
 
     def __init__(self, durability: "_Durability") -> None:
-        config: RoleBasedOperationConfig[_Config] = RoleBasedOperationConfig(
-            model=None, event=None, capability=None, tool=None, resolve_tool=_resolve
+        config: RoleBasedOperationConfig[Config] = RoleBasedOperationConfig(
+            model=None, event=None, capability=None, tool=None, resolve_tool=resolve
         )
         super().__init__(agent_name=durability.name or "", config=config)
         self._durability = durability
@@ -330,14 +290,14 @@ class _Steps(JournalCallableOperationBackend[_Config]):
         name: str,
         body: Callable[[], Awaitable[object]],
         cache_key: tuple[object, ...],
-        config: _Config,
+        config: Config,
     ) -> object:
         """Run one unit as a step, or answer it from the record."""
         run = _running.get()
         assert run is not None, "units are durable within a task only"
         match operation_id:
             case ModelRequestId() | ModelCompactMessagesId():
-                return await self._request(run, body, _Asked.of(cache_key))
+                return await self._request(run, body, Asked.of(cache_key))
             case ModelCancelSuspendedResponseId():
                 return await run.perform(_plain(name, body, run.place(_slug(name)), idempotent=True), {})
             case ToolsetCallToolId():
@@ -351,7 +311,7 @@ class _Steps(JournalCallableOperationBackend[_Config]):
             case _:  # of a capability: what it does is not known, so it is sent once
                 return await run.perform(_plain(name, body, run.place(_slug(name))), {})
 
-    async def _request(self, run: _Run, body: Callable[[], Awaitable[object]], asked: "_Asked") -> object:
+    async def _request(self, run: _Run, body: Callable[[], Awaitable[object]], asked: Asked) -> object:
         async def request(_: Operation, **__: Any) -> Any:
             response = await body()
             return models.without_thinking(response) if isinstance(response, dict) else response
@@ -363,7 +323,7 @@ class _Steps(JournalCallableOperationBackend[_Config]):
         model = run.made_with(step, recorded=recorded)
         if isinstance(response, dict) and "parts" in response:
             run.answered(response)
-            await step.settle(model, _used(response.get("usage") or {}))
+            await step.settle(model, used(response.get("usage") or {}))
         return response
 
     async def _call(
@@ -375,12 +335,12 @@ class _Steps(JournalCallableOperationBackend[_Config]):
     ) -> object:
         tool_name, given, context = cast("tuple[str, dict[str, Any], RunContext[Any]]", cache_key[:3])
         if context.tool_call_id in run.approved:
-            options = _with_approval(options)
+            options = with_approval(options)
         if "title" not in options:
             options = {**options, "title": tool_name}
         arguments = _as_called(context, given)
         tool = dynamic.make(
-            _declared(tool_name, None), f"{self._durability.name}.{tool_name}", _with_operation(body),
+            named(tool_name, None), f"{self._durability.name}.{tool_name}", _with_operation(body),
             JsonArguments(tool_name, {"properties": dict.fromkeys(arguments, True)}), options,
             step_id=run.place(f"call-{_call_place(run, context)}"),
         )  # fmt: skip
@@ -403,7 +363,7 @@ class _Durability(BaseDurabilityCapability[Any]):
         codec=JSON_CODEC,
         serialization_failure=lambda error: codec.NotStorable("$", str(error)),
         toolset_lifecycles={"function": "enter-always", "mcp": "enter-in-durable-unit", "dynamic": "enter-never"},
-        tool_config_key=_KEY,
+        tool_config_key=KEY,
     )
 
     def __init__(self, *, name: str, options: ExistingOptions) -> None:
@@ -455,39 +415,7 @@ class _Durability(BaseDurabilityCapability[Any]):
         return DeferredToolResults(approvals={call.tool_call_id: ToolApproved() for call in requests.approvals})
 
 
-# --- options and arguments
-
-
-def _resolve(_operation_id: DurableOperationId, tool: object | None, tool_name: str) -> _Config | Literal[False]:
-    """Return what a tool's metadata says; False: it runs between the steps."""
-    if not isinstance(tool, ToolsetTool):
-        return None
-    return _options(tool_name, None, tool.tool_def.metadata, tool.tool_def.parameters_json_schema)
-
-
-def _options(
-    tool_name: str, fn: Callable[..., Any] | None, metadata: dict[str, Any] | None, schema: dict[str, Any]
-) -> _Config | Literal[False]:
-    given: Any = (metadata or {}).get(_KEY)
-    if given is None or given is False:
-        return given
-    declared = _declared(tool_name, fn)
-    if not isinstance(given, dict):
-        raise declared.refuse(f"metadata {_KEY!r} is {given!r}. Write: metadata=durable_tool(read_only=True)")
-    dynamic.check_options(declared, cast("dict[str, Any]", given), schema)
-    return cast("DynamicOptions", given)
-
-
-def _declared(tool_name: str, fn: Callable[..., Any] | None) -> Declared:
-    return Declared("tool", tool_name, fn or object)
-
-
-def _with_approval(options: DynamicOptions) -> DynamicOptions:
-    """Ask a person; what was freely repeated stays so, once it was agreed to."""
-    asked: DynamicOptions = {**options, "requires_approval": options.get("requires_approval") or True}
-    if asked.pop("read_only", False):
-        asked["idempotent"] = True
-    return asked
+# --- tools and arguments
 
 
 def _plain(
@@ -531,57 +459,3 @@ def _as_called(context: RunContext[Any], given: dict[str, Any]) -> dict[str, Any
 def _is_payload(result: Any) -> bool:
     """True for what pydantic-ai records of a call; a person's word or a reconciler's is the bare result."""
     return isinstance(result, dict) and cast("dict[str, Any]", result).get("kind") in _PAYLOADS
-
-
-# --- what an agent is
-
-
-def _function_tools(agent: Agent[Any, Any]) -> list[PydanticTool[Any]]:
-    found: list[PydanticTool[Any]] = []
-
-    def visit(toolset: AbstractToolset[Any]) -> None:
-        if isinstance(toolset, FunctionToolset):
-            found.extend(toolset.tools.values())
-
-    for toolset in agent.toolsets:
-        toolset.apply(visit)
-    return found
-
-
-def _code_version(agent: Agent[Any, Any]) -> str:
-    parts = [str(getattr(agent.model, "model_id", agent.model))]
-    for tool in sorted(_function_tools(agent), key=lambda each: each.name):
-        try:
-            parts.append(inspect.getsource(inspect.unwrap(tool.function)))
-        except (OSError, TypeError):  # made at run time, or only bytecode is installed
-            parts.append(tool.name)
-    return codec.digest("\n".join(parts).encode()).hex()
-
-
-def _output_type(declared: Declared, spec: Any) -> Any:
-    """Return the type of an agent's output, from what pydantic-ai lets one write."""
-    kinds = list(_output_types(spec))
-    if not kinds or any(not _is_type(each) for each in kinds):
-        raise declared.refuse("its output is made by a function: its type is not known. Write: output_type=Report")
-    output = functools.reduce(operator.or_, kinds)
-    try:
-        codec.check_type(output)
-    except codec.NotStorable as error:
-        raise declared.refuse(f"its output of type {output} cannot be stored: {error.why}") from None
-    return output
-
-
-def _output_types(spec: Any) -> Iterator[Any]:
-    if isinstance(spec, ToolOutput):
-        yield from _output_types(spec.output)
-    elif isinstance(spec, NativeOutput | PromptedOutput):
-        yield from _output_types(cast("NativeOutput[Any]", spec).outputs)
-    elif isinstance(spec, list | tuple):
-        for each in cast("Sequence[Any]", spec):
-            yield from _output_types(each)
-    elif spec is not DeferredToolRequests:  # those are answered within the task
-        yield spec
-
-
-def _is_type(spec: Any) -> bool:
-    return isinstance(spec, type) or typing.get_origin(spec) is not None
