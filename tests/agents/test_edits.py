@@ -3,10 +3,11 @@
 import asyncio
 from typing import Any
 
+import pytest
 from pydantic_ai.messages import ModelMessage, ModelResponse
 from pydantic_ai.models.function import AgentInfo
 
-from outlive.actors import App
+from outlive.actors import App, RetryPolicy, TaskFailed
 from outlive.actors.testing import Server
 from outlive.protocol.plan import Item
 from tests.actors.scene import dying, rows, serving, soon, status_soon, told
@@ -29,7 +30,7 @@ class Slow(Script):
         return await super()._answer(messages, info)
 
 
-def _app(script: Script) -> App:
+def _app(script: Script, **options: Any) -> App:
     app = App("edits")
 
     @app.tool(read_only=True)
@@ -37,7 +38,7 @@ def _app(script: Script) -> App:
         """Look at something."""
         return f"seen {what}"
 
-    app.agent("clerk", model=script.model, instructions="Work.", tools=[look], output=str)
+    app.agent("clerk", model=script.model, instructions="Work.", tools=[look], output=str, **options)
     return app
 
 
@@ -85,3 +86,47 @@ async def test_a_new_plan_of_the_model_that_comes_second_is_passed_over(shared: 
     assert record.plan is not None
     assert (record.plan.version, record.plan.by) == (2, "tester")
     assert "A new plan was passed over: a person has changed the plan meanwhile" in await told(shared, "raced")
+
+
+async def _stopped(client: Any, shared: Server, app: App, task_id: str) -> None:
+    """The model gives nothing, a person has it stopped, the task fails."""
+    await client.submit(app.kinds["clerk"].with_options(task_id=task_id), "do it")
+    await _say(client, shared, task_id, "stop")
+    with pytest.raises(TaskFailed, match="nobody there"):
+        await client.result(task_id, str, 30)
+
+
+async def _say(client: Any, shared: Server, task_id: str, word: str) -> None:
+    await status_soon(shared, task_id, "paused")
+    (reason,) = (await client.get(task_id)).reasons
+    assert reason.message.endswith("Ask it again? (ask again / stop)")
+    await client.answer(task_id, str(reason.step_id), word)
+
+
+ONCE = RetryPolicy(max_attempts=1)
+DOWN = ConnectionRefusedError("nobody there")
+
+
+async def test_a_stopped_agent_goes_on_by_an_edited_plan_and_asks_its_model_again(shared: Server) -> None:
+    script = Script(plan("list", "read"), DOWN, [("look", {"what": "x", "plan_item": "list"})], finish("done"))
+    app = _app(script, retries=ONCE)
+    async with serving(app, shared) as client:
+        await _stopped(client, shared, app, "mended")
+        await client.edit_plan("mended", 1, OTHER)
+        assert await client.result("mended", str, 30) == "done"
+        record = await client.get("mended")
+    assert "tester has changed the plan: it is version 2 now" in script.requests[2]
+    assert len(script.requests) == 4
+    assert record.plan is not None
+    assert [(item.id, str(item.status)) for item in record.plan.items][:2] == [("list", "done"), ("mail", "waiting")]
+
+
+async def test_a_stopped_agent_that_is_retried_asks_the_person_anew(shared: Server) -> None:
+    script = Script(plan("list"), DOWN, finish("done"))
+    app = _app(script, retries=ONCE)
+    async with serving(app, shared) as client:
+        await _stopped(client, shared, app, "retried")
+        await client.retry("retried")
+        await _say(client, shared, "retried", "ask again")
+        assert await client.result("retried", str, 30) == "done"
+    assert len(script.requests) == 3

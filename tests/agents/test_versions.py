@@ -146,3 +146,49 @@ async def test_a_person_may_stop_it(shared: Server) -> None:
 
     assert "stopped by a person" in result
     assert not new.requests
+
+
+async def _in_flight(shared: Server, task_id: str, app: App, reached: asyncio.Event) -> None:
+    """The worker dies while the second decision is asked for."""
+    async with dying(app, shared) as client:
+        await client.submit(app.kinds["worker"].with_options(task_id=task_id), "go")
+        await status_soon(shared, task_id, "paused")
+        (reason,) = (await client.get(task_id)).reasons
+        await client.answer(task_id, str(reason.step_id), "this one")
+        await asyncio.wait_for(reached.wait(), 30)
+
+
+@pytest.mark.parametrize("policy", ["pin", "allow", "pause"])
+async def test_a_request_in_flight_goes_to_no_other_model_without_a_word(shared: Server, policy: OnChange) -> None:
+    reached, gate = asyncio.Event(), asyncio.Event()
+
+    async def stuck(_: str) -> Any:
+        reached.set()
+        await gate.wait()
+
+    old, new = Script(QUESTION, stuck, finish(1), name="old"), Script(finish(2), name="new")
+    task_id = f"flight-{policy}"
+    await _in_flight(shared, task_id, _app(old), reached)
+    async with serving(_app(new, also=[old.model], on_change=policy), shared) as client:
+        if policy == "pause":
+            await asyncio.wait_for(_asked(shared, task_id), 30)
+            (reason,) = (await client.get(task_id)).reasons
+            assert not new.requests
+            await client.answer(task_id, str(reason.step_id), "go on")
+        async with asyncio.timeout(60):
+            result = await client.handle(task_id, int).result()
+    assert (result, len(old.requests), len(new.requests)) == {"pin": (1, 3, 0)}.get(policy, (2, 2, 1))
+    audited = await rows(shared, "select before, after from audit where task_id = $1 and what = 'version'", task_id)
+    assert len(audited) == (0 if policy == "pin" else 1)
+
+
+async def test_a_stopped_task_that_is_retried_is_asked_about_again(shared: Server) -> None:
+    old, new = Script(QUESTION, name="old"), Script(finish(2), name="new")
+    await _under_another(shared, "stop-2", _app(old), _app(new), answer="stop")
+    async with serving(_app(new), shared) as client:
+        await client.retry("stop-2")
+        await asyncio.wait_for(_asked(shared, "stop-2"), 30)
+        (reason,) = (await client.get("stop-2")).reasons
+        await client.answer("stop-2", str(reason.step_id), "go on")
+        async with asyncio.timeout(60):
+            assert await client.handle("stop-2", int).result() == 2

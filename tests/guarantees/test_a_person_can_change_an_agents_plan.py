@@ -110,7 +110,13 @@ async def test_an_edit_of_a_failed_agent_lets_it_go_on(shared: Server, service: 
         await submit_many(shared, "agent", 1, {"pace": False})
         await wait_all_final(shared, ["agent-0"], status="failed")
         answer = await client.edit_plan("agent-0", 1, OTHER)
-        assert answer.message == "The plan of task agent-0 is version 2 now by ann. The task goes on."
-        with pytest.raises(TaskFailed):  # this one has no way around a step that failed
+        assert answer.message == (
+            "The plan of task agent-0 is version 2 now by ann. The task goes on; where it fails at the same step again: "
+            "outlive retry agent-0"
+        )
+        with pytest.raises(TaskFailed) as failed:  # this one has no way around a step that failed
             await client.result("agent-0", list[str], timeout=20)
         assert (await _refused(client, "agent-0", 1))[0] is Code.STALE
+        await service.calm()
+        await client.retry("agent-0", failed.value.failure.step_id)
+        assert await client.result("agent-0", list[str], timeout=20) == ["a", "b", "d", "c"]

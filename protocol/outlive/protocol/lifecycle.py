@@ -390,7 +390,8 @@ def _edit_plan(facts: Facts, command: EditPlan) -> Decision:
         return _decide(facts, Code.STALE, f"{message}. Look again: outlive edit-plan {facts.task_id} --show")
     message = f"The plan of task {facts.task_id} is version {facts.plan_version + 1} now{_by(command.by)}"
     if facts.status is Status.FAILED:
-        return _reopen(facts, f"{message}. The task goes on.")
+        again = f"where it fails at the same step again: outlive retry {facts.task_id}"  # a recorded failure stands
+        return _reopen(facts, f"{message}. The task goes on; {again}")
     return _decide(facts, Code.APPLIED, f"{message}; its next decision goes by it.")
 
 
