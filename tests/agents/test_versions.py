@@ -84,11 +84,14 @@ async def _asked(shared: Server, task_id: str) -> None:
 async def test_a_pinned_task_stays_with_its_model(shared: Server) -> None:
     old, new = Script(QUESTION, finish(1), name="old"), Script(finish(2), name="new")
 
-    _, result = await _under_another(shared, "pin-1", _app(old), _app(new, also=[old.model]))
+    sentences, result = await _under_another(shared, "pin-1", _app(old), _app(new, also=[old.model]))
 
     assert result == 1
     assert len(old.requests) == 2
     assert not new.requests
+    assert [s for s in sentences if s.startswith("Stays with function:old, prompt ") and "function:new" in s]
+    (audited,) = await rows(shared, "select who, detail from audit where task_id = 'pin-1' and what = 'version'")
+    assert (audited["who"], "Stays with function:old" in audited["detail"]) == ("agent worker", True)
 
 
 async def test_a_pinned_task_keeps_its_instructions(shared: Server) -> None:
@@ -177,9 +180,12 @@ async def test_a_request_in_flight_goes_to_no_other_model_without_a_word(shared:
             await client.answer(task_id, str(reason.step_id), "go on")
         async with asyncio.timeout(60):
             result = await client.handle(task_id, int).result()
+        versions = (await client.get(task_id)).versions
+    assert versions.model == ("function:old" if policy == "pin" else "function:new")
+    assert versions.prompt
     assert (result, len(old.requests), len(new.requests)) == {"pin": (1, 3, 0)}.get(policy, (2, 2, 1))
     audited = await rows(shared, "select before, after from audit where task_id = $1 and what = 'version'", task_id)
-    assert len(audited) == (0 if policy == "pin" else 1)
+    assert len(audited) == 1
 
 
 async def test_a_stopped_task_that_is_retried_is_asked_about_again(shared: Server) -> None:

@@ -228,7 +228,8 @@ class Effect(Unique[R]):
         flow.heed(self.step_id)
         record = self.rests()
         record.operations = (self._row("started", arguments=self.shown)._replace(note=self._note),)
-        record.current_step, record.state, record.point = self.step_id, flow.withdraw(self.step_id), "intent"
+        record.state = flow.withdraw(self.step_id, record.state)
+        record.current_step, record.point = self.step_id, "intent"
         self._phase = "intended"
         before = list(flow.returned)
         await flow.commit(record)

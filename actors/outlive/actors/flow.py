@@ -418,13 +418,15 @@ class Flow(Places):
         """True when the task's row says already that it waits for this."""
         return any(_same(standing, reason) for standing in self.standing)
 
-    def withdraw(self, step_id: str) -> State | None:
-        """Take the reasons of a step away; the state to write with what ended them."""
+    def withdraw(self, step_id: str, state: State | None = None) -> State | None:
+        """Take the reasons of a step away; the state to write with what ended them, added to what else is to be written."""
         left = tuple(reason for reason in self.standing if reason.step_id != step_id)
         if left == self.standing:
-            return None
+            return state
         self.standing = left
-        return State(reasons=codec.encode(list(left)))
+        state = state or State()
+        state.reasons = codec.encode(list(left))
+        return state
 
     def lettered(self, name: str) -> None:
         """A letter was put into the history under this name."""

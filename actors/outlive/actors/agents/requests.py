@@ -11,12 +11,12 @@ from typing import Any, Final, TypeVar
 from outlive.actors.agents import models
 from outlive.actors.agents.decisions import Usage
 from outlive.actors.agents.spending import Spending
-from outlive.actors.agents.versions import Version, describe
+from outlive.actors.agents.versions import Version, audited, describe
 from outlive.actors.effect import Effect
 from outlive.actors.flow import Flow
 from outlive.actors.history import OPERATION
 from outlive.actors.reactions import Reaction
-from outlive.infra.records import AnswerRow, Record
+from outlive.infra.records import Record, State
 from outlive.protocol import codec
 from outlive.protocol.arguments import Arguments
 from outlive.protocol.operations import ErrorClass
@@ -106,16 +106,14 @@ class Request(Effect[R]):
         return self.tool.name in self.flow.history.policy.tools
 
     def rests(self) -> Record:
-        """The beginning of the intent: where the version is another one than before, the audit trail names both."""
+        """The beginning of the intent: the task's row has the version; the audit trail names both where it is another one."""
         record, before, now = super().rests(), self._before, self._now
-        if before is None or before.same(now) or self._told or self._intended_as(now):
+        if (before is not None and before.same(now)) or self._told or self._intended_as(now):
             return record
         self._told = True
-        row = AnswerRow(
-            -self.flow.claim.last_seq - 1, "applied", describe(before, now), who=f"agent {self.flow.claim.kind}",
-            what="version", before=f"{before.model} {before.prompt[:8]}", after=f"{now.model} {now.prompt[:8]}",
-        )  # fmt: skip  # no inbox row has that place: a line of the audit
-        record.answers = (*record.answers, row)
+        record.state = State(model_version=now.model, prompt_version=now.prompt)
+        if before is not None:
+            record.answers = (*record.answers, audited(self.flow.claim, before, now))
         return record
 
     def _intended_as(self, now: Version) -> bool:

@@ -6,18 +6,21 @@
 
 A model is still there when the agent names it (``model`` or ``also``); a prompt when today's tools and the stored
 instructions give the same digest. Nothing changes without a word: the next decision names both versions, and so does
-the audit trail. It holds for a request that was in flight as for one that is yet to be made.
+the audit trail; that a task stays with the old one is told as well, once. It holds for a request that was in flight as
+for one that is yet to be made.
 """
 
 import itertools
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from outlive.actors.flow import Flow
 from outlive.actors.question import Question
+from outlive.infra import happenings
+from outlive.infra.records import AnswerRow, Claim, Record
 from outlive.protocol import codec, steps
 from outlive.protocol.errors import StepFailed
 from outlive.protocol.task import Failure
@@ -91,6 +94,14 @@ def describe(last: Version, now: Version) -> str:
     return "; ".join(parts)
 
 
+def audited(claim: Claim, before: Version, after: Version, message: str = "") -> AnswerRow:
+    """Return the line of the audit trail about two versions: it belongs to no inbox row, so its place is one that none has."""
+    return AnswerRow(
+        -claim.last_seq - 1, "applied", message or describe(before, after), who=f"agent {claim.kind}", what="version",
+        before=f"{before.model} {before.prompt[:8]}", after=f"{after.model} {after.prompt[:8]}",
+    )  # fmt: skip
+
+
 class Asked(msgspec.Struct, frozen=True):
     """Which change a question was about: kept with it, since today's may be another one."""
 
@@ -130,6 +141,7 @@ class Changes:
     models: Collection[str]
     prompt_of: Callable[[str], str]
     _stays: Version | None = None  # a person wants the old one instead of this
+    _told: set[str] = field(default_factory=set[str])
 
     async def settle(self, number: int, last: Version | None, *, recorded: bool) -> Version:
         """Return what request `number` (from 1) is made with; where the policy says so, a person is asked.
@@ -155,6 +167,7 @@ class Changes:
                 there = self.prompt_of(last.instructions) == last.prompt
                 found = choose(last, self.now, self.policy, models=self.models, prompt_is_there=there)
                 if isinstance(found, Version):
+                    self._kept(found)
                     return found
                 if self._stays is not None and self.now.same(self._stays):
                     return last
@@ -171,3 +184,15 @@ class Changes:
                 what = f"stopped by a person: {describe(last, then)}"
                 raise Ended(Failure(type="VersionChanged", message=what, error_class="permission_denied"))
         raise AssertionError("unreachable")
+
+    def _kept(self, found: Version) -> None:
+        """Where the policy has the task stay with the old version: tell it, once for each new one."""
+        told = codec.digest(self.now.model.encode(), self.now.prompt.encode()).hex()[:12]
+        place = steps.chosen(f"version-kept-{told}", run=self.flow.run)
+        if found.same(self.now) or told in self._told or self.flow.history.knows(place):
+            return
+        self._told.add(told)
+        message = f"Stays with {found.model}, prompt {found.prompt[:8]}, though {describe(found, self.now)}"
+        audit = audited(self.flow.claim, found, found, message)
+        fact = happenings.note(self.flow.claim, self.flow.world.clock.now(), place, message, name="version-kept")
+        self.flow.write(Record(facts=(fact,), answers=(audit,)))
