@@ -34,6 +34,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, PubAck
 from outlive.actors.chaoskit import processes
 from outlive.actors.testing import URL_VARIABLE, FakeService, Server
 from outlive.protocol.events import SEQ_HEADER
+from tests.chaos import forked
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -47,6 +48,7 @@ class WorkerProcess(processes.WorkerProcess):
         service: the fake service that the app's tools call.
         failpoints: as in ``OUTLIVE_FAILPOINTS``, for its first process; a restarted one has none.
         environment: more variables, for instance ``{"OUTLIVE_LEASE": "2"}``.
+        forks: it is a fork of a process that has imported everything; its memory is not all its own then.
     """
 
     def __init__(
@@ -57,13 +59,21 @@ class WorkerProcess(processes.WorkerProcess):
         service: FakeService | None = None,
         failpoints: str = "",
         environment: Mapping[str, str] | None = None,
+        forks: bool = True,
     ) -> None:
         own = {**server.environment, **({URL_VARIABLE: service.url} if service else {}), **(environment or {})}
-        super().__init__(app, own, failpoints=failpoints, cwd=ROOT)
+        super().__init__(app, own, failpoints=failpoints)
+        self._forks = forks
         self.server = server
 
-    def command(self, ready: int) -> list[str]:
-        return [sys.executable, "-m", "tests.chaos.worker_main", self._app, str(ready)]
+    async def spawn(self, ready: int, log: Path, environment: Mapping[str, str]) -> processes.Process:
+        if self._forks:
+            return forked.start(self._app, ready, log, environment)
+        with log.open("ab") as file:
+            return await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tests.chaos.worker_main", self._app, str(ready), cwd=ROOT, env=environment,
+                pass_fds=[ready], stdin=asyncio.subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+            )  # fmt: skip
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -50,7 +50,7 @@ async def test_the_exam_finds_it(
 
 
 def exam(*arguments: str, prelude: str = "pass", **variables: str) -> subprocess.CompletedProcess[str]:
-    code = f"import sys; {prelude}; from outlive.actors.__main__ import main; main()"
+    code = f"import sys; {prelude}; from outlive.__main__ import main; main()"
     command = [sys.executable, "-c", code, "chaos", "exam", "--json", *arguments]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTLIVE_")}
     return subprocess.run(command, env={**environment, **variables}, capture_output=True, text=True, check=False)

@@ -1,7 +1,8 @@
-"""A worker process for chaos tests: ``python -m tests.chaos.worker_main MODULE:NAME FD``, settings from ``OUTLIVE_*``.
+"""A worker process for chaos tests, with settings from ``OUTLIVE_*``: `tests.chaos.forked` starts it, or
+``python -m tests.chaos.worker_main MODULE:NAME FD``.
 
-Writes ``ready`` to the descriptor when it serves; SIGTERM drains it (during its start it
-just ends), as for ``outlive worker``; on Linux it dies with the test process. `_skew` gives it a wrong wall clock on demand.
+It writes ``ready`` to a descriptor when it serves; SIGTERM drains it (during its start it just ends), as for
+``outlive worker``; on Linux it dies with the test process. `_skew` gives it a wrong wall clock on demand.
 """
 
 import asyncio
@@ -18,12 +19,13 @@ import anyio
 from outlive.actors import logging
 from outlive.actors.app import App
 from outlive.actors.worker import Worker
+from outlive.infra import failpoints
 from outlive.infra.settings import Settings
 
 PR_SET_PDEATHSIG = 1
 
 
-async def serve(app: App) -> None:
+async def serve(app: App, ready: int) -> None:
     """Serve until SIGTERM or SIGINT has drained the worker."""
     loop, scope = asyncio.get_running_loop(), anyio.CancelScope()
     asked: Callable[[], None] = scope.cancel
@@ -32,20 +34,22 @@ async def serve(app: App) -> None:
     with scope:
         async with Worker(app, Settings.load(), watchdog=True) as worker:
             asked = worker.stop
-            _tell_ready()
+            os.write(ready, b"ready\n")
+            os.close(ready)
             await worker.run()
 
 
-def main() -> None:
-    """Find the app and serve it."""
+def main(spec: str, ready: int) -> None:
+    """Find an app and serve it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     _skew()
-    module, _, name = sys.argv[1].partition(":")
+    failpoints.arm_from(os.environ.get(failpoints.VARIABLE, ""))
+    module, _, name = spec.partition(":")
     logging.configure(json=False)
     app = getattr(importlib.import_module(module), name or "app")
     assert isinstance(app, App)
-    asyncio.run(serve(app))
+    asyncio.run(serve(app, ready))
 
 
 def _skew() -> None:
@@ -62,11 +66,5 @@ def _skew() -> None:
     time.time_ns = lambda: true[1]() + int(shift * 1e9)
 
 
-def _tell_ready() -> None:
-    descriptor = int(sys.argv[2])
-    os.write(descriptor, b"ready\n")
-    os.close(descriptor)
-
-
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1], int(sys.argv[2]))

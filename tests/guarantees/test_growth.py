@@ -96,7 +96,7 @@ async def _assert_resumed_quickly(server: Server, task: str) -> None:
 
 @pytest.mark.parametrize("tasks", [500, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
 async def test_who_waits_leaves_memory_and_comes_back(shared: Server, tasks: int) -> None:
-    async with WorkerProcess(shared, GROWING, environment={"OUTLIVE_SLOTS": str(SLOTS)}) as worker:
+    async with WorkerProcess(shared, GROWING, environment={"OUTLIVE_SLOTS": str(SLOTS)}, forks=False) as worker:
         process = psutil.Process(worker.pid)
         await _warm(shared)
         before = _memory(process)

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 import anyio
 
@@ -22,6 +22,17 @@ _SAID: Final = 20_000
 
 class WorkerEnded(OutliveError):
     """A worker ended, or did not serve within half a minute; the message ends with what it said."""
+
+
+class Process(Protocol):
+    """What `asyncio.subprocess.Process` has and is used here."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def send_signal(self, signal: int, /) -> None: ...
+    async def wait(self) -> int: ...
 
 
 class WorkerProcess:
@@ -46,7 +57,7 @@ class WorkerProcess:
         self._log = Path(self._folder.name, "log")
         self._last_words = ""
         self._ready = -1
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Process | None = None
 
     async def __aenter__(self) -> Self:
         try:
@@ -61,11 +72,6 @@ class WorkerProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def command(self, ready: int) -> list[str]:
-        """Return the command line; it writes to the descriptor `ready` when it serves, and ends with this process."""
-        worker = ["outlive", "worker", self._app, "--log-text", "--crew", str(os.getpid()), str(ready)]
-        return [sys.executable, "-P", "-m", *worker]
 
     @property
     def pid(self) -> int:
@@ -89,14 +95,19 @@ class WorkerProcess:
         armed = {points.VARIABLE: self._failpoints} if self._failpoints else {}
         self._failpoints = ""
         try:
-            with self._log.open("ab") as log:
-                self._process = await asyncio.create_subprocess_exec(
-                    *self.command(theirs), cwd=self._cwd, env={**self._environment, **armed}, pass_fds=[theirs],
-                    stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
-                    start_new_session=True,  # a terminal's Ctrl-C is for whoever started it
-                )  # fmt: skip
+            self._process = await self.spawn(theirs, self._log, {**self._environment, **armed})
         finally:
             os.close(theirs)
+
+    async def spawn(self, ready: int, log: Path, environment: Mapping[str, str]) -> Process:
+        """Start a process that appends to `log`, writes to the descriptor `ready` when it serves, and ends with us."""
+        worker = ["outlive", "worker", self._app, "--log-text", "--crew", str(os.getpid()), str(ready)]
+        with log.open("ab") as file:
+            return await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", *worker, cwd=self._cwd, env=environment, pass_fds=[ready],
+                stdin=asyncio.subprocess.DEVNULL, stdout=file, stderr=file,
+                start_new_session=True,  # a terminal's Ctrl-C is for whoever started it
+            )  # fmt: skip
 
     async def ready(self, within: float = READY) -> None:
         """Wait until it serves.
@@ -157,6 +168,6 @@ class WorkerProcess:
             self._folder.cleanup()
 
     @property
-    def _started(self) -> asyncio.subprocess.Process:
+    def _started(self) -> Process:
         assert self._process is not None, "not started"
         return self._process
