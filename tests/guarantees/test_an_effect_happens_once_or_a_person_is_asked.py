@@ -11,9 +11,10 @@ from outlive.infra.client import Client
 from outlive.protocol.commands import Approve, Reject, Resolve
 from outlive.protocol.errors import CommandRefused
 from outlive.protocol.task import Status
-from tests.chaos.harness import WorkerProcess, assert_progress_gapless, fetch, submit_many, until, wait_all_final
+from tests.chaos.harness import WorkerProcess, assert_progress_gapless, fetch, some, submit_many, until, wait_all_final
 
 APP = "tests.chaos.effects_app:app"
+NOT_SENT = ("intent.after_commit", "effect.before")
 KILLED = ["effect.before", "effect.after", "intent.after_commit", "outcome.before_commit", "outcome.after_commit"]
 PAUSED = "select count(*) = 1 from outlive.task where status = 'paused'"
 
@@ -83,9 +84,63 @@ async def test_killed_without_key_and_query_asks_a_person_and_never_calls_again(
         assert (await service.counts()).names == ({"charge_card": 1} if point == "effect.after" else {})
 
 
+LOST = {
+    "posts": ("intent.before_commit", "intent.after_commit", "effect.before", "outcome.before_commit", "outcome.after_commit"),
+    "ticket": (
+        "intent.before_commit", "intent.after_commit", "effect.before", "unknown.before_commit", "unknown.after_commit",
+        "reconcile.before", "reconcile.after", "outcome.before_commit", "outcome.after_commit",
+    ),
+    "charge": (
+        "intent.before_commit", "intent.after_commit", "effect.before", "unknown.before_commit", "unknown.after_commit",
+        "question.before_commit", "question.after_commit", "outcome.before_commit", "outcome.after_commit",
+    ),
+}  # fmt: skip
+"""What a task of each kind passes whose answer is lost: with a key, with a question to the remote, with neither."""
+
+
+@pytest.mark.parametrize(
+    "moment",
+    some(
+        [f"{kind} {point}" for kind, points in LOST.items() for point in points],
+        "posts outcome.before_commit", "ticket unknown.after_commit", "ticket reconcile.after",
+        "charge unknown.before_commit", "charge question.after_commit",
+    ),
+)  # fmt: skip
+async def test_an_answer_is_lost_and_the_worker_dies_as_well(shared: Server, service: FakeService, moment: str) -> None:
+    kind, _, point = moment.partition(" ")
+    await service.behave("lose_answer")
+    async with worker(shared, service, f"{point}=kill", EFFECTS_SETTLE="0.2") as killed, asyncio.TaskGroup() as group:
+        death = group.create_task(_die_once(killed))
+        [task] = await submit_many(shared, kind, 1)
+        if kind == "charge":
+            await until(shared, PAUSED)
+            assert (await service.counts()).names.get("charge_card", 0) == (point not in NOT_SENT)
+            async with Client(shared.settings, by="ann") as client:
+                await client.command(task, Resolve(operation_id="1", verdict="happened", result=7, reason="seen"))
+        await death
+        await wait_all_final(shared, [task])
+        await assert_progress_gapless(shared, [task])
+    counts = await service.counts()
+    assert set(counts.keys.values()) <= {1}, "an effect happened twice"
+    match kind:
+        case "posts":
+            assert counts.names == {"post": 2}, "one for each of its two steps"
+        case "ticket":
+            assert counts.names == {"open_ticket": 1}
+            assert sum(counts.requests.values()) == 1, "it was sent again"
+        case _:
+            assert counts.names == ({} if point in NOT_SENT else {"charge_card": 1})
+            assert sum(counts.requests.values()) <= 1
+
+
+async def _die_once(killed: WorkerProcess) -> None:
+    assert await killed.exited() == -9
+    await killed.restart()
+
+
 async def test_a_late_effect_is_not_doubled_when_settle_covers_it(shared: Server, service: FakeService) -> None:
-    await service.behave("late", name="open_ticket", seconds=1.5)
-    async with worker(shared, service, EFFECTS_SETTLE="2"):
+    await service.behave("late", name="open_ticket", seconds=2)
+    async with worker(shared, service, EFFECTS_SETTLE="3"):
         await wait_all_final(shared, await submit_many(shared, "ticket", 1))
         assert (await service.counts()).names == {"open_ticket": 1}
 
