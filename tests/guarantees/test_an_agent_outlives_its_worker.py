@@ -8,6 +8,7 @@ import pytest
 
 from outlive.actors.testing import FakeService, Server, fake_service, fresh
 from outlive.infra import failpoints
+from outlive.infra.client import Client
 from tests.chaos.agent_app import BODY, THOUGHT
 from tests.chaos.harness import (
     WorkerProcess,
@@ -37,6 +38,8 @@ PLANS: Final = "select body from outlive_store.fact where task_id = $1 and type 
 RESULT: Final = "select body from outlive_store.fact where task_id = $1 and type = 'status' and status = 'succeeded'"
 STATUS: Final = "select status = $2 from outlive.task where task_id = $1"
 LOST: Final = "select step_id, attempt, error_class, reason from outlive_store.attempt where step_id = any($1) and task_id = $2 and reason like '%worker ended%'"
+
+SPENDS: Final = "select step_id, attempt, amount, settled from outlive_store.spend where task_id = $1 order by step_id::int, attempt"
 
 
 class Calm:
@@ -126,6 +129,13 @@ async def _assert_asked_once(server: Server, task: str, requests: list[str], att
     assert [(row["step_id"], row["attempt"], row["error_class"]) for row in lost] == [
         (s, 1, "timeout") for s in repeated
     ]
+    spends = await fetch(server, SPENDS, task)
+    assert {(row["step_id"], row["attempt"]) for row in spends} == {
+        (step, attempt) for step, last in attempts.items() for attempt in range(1, last + 1)
+    }
+    assert {(row["step_id"], row["attempt"]) for row in spends if not row["settled"]} <= {(s, 1) for s in repeated}
+    [used] = await fetch(server, "select used from outlive_store.budget where task_id = $1", task)
+    assert list(used["used"]) == [sum(row["amount"][i] for row in spends) for i in range(3)]
     asked_again = [request for request, count in Counter(requests).items() if count > 1]
     [number] = [calm.decisions.index(each) for each in calm.decisions if each[0] in repeated] or [-1]
     assert asked_again in ([], [calm.requests[number]]), "only what was in flight"
@@ -157,3 +167,29 @@ async def test_a_kill_at_any_hit_of(shared: Server, service: FakeService, name: 
     hit += name == "claim.before"  # its first hit comes before there is any work
     task = await _run(shared, service, f"{name}=kill@{hit}", passes=hit > 1)
     await _assert_as_without_a_death(shared, service, task)
+
+
+@pytest.mark.slow
+async def test_a_request_that_was_in_flight_at_the_kill_keeps_what_was_reserved_for_it(
+    shared: Server, service: FakeService
+) -> None:
+    await service.behave("hang", name="request", after=2, seconds=60)
+    async with WorkerProcess(shared, APP, service=service) as worker, Client(shared.settings) as client:
+        [task] = await submit_many(shared, "worker", 1, {"goal": "tidy up"})
+        while len(await _requests(service)) < 3:  # noqa: ASYNC110  # a service tells no event
+            await asyncio.sleep(0.02)
+        await worker.restart()
+        await until(shared, STATUS, task, "paused")
+        record = await client.get(task)
+        spends = [(row["step_id"], row["attempt"], row["settled"]) for row in await fetch(shared, SPENDS, task)]
+        amounts = [row["amount"] for row in await fetch(shared, SPENDS, task)]
+        [used] = await fetch(shared, "select used from outlive_store.budget where task_id = $1", task)
+    asked = await _requests(service)
+    assert (asked[2], len(asked)) == (asked[3], len(spends)), "the lost one was asked again, the others were not"
+    lost = spends[2][0]
+    assert [(step, attempt) for step, attempt, settled in spends if not settled] == [(lost, 1)]
+    assert (lost, 2, True) in spends
+    assert amounts[2][0] > 4096, "all that the answer might have taken"
+    assert list(used["used"]) == [sum(amount[i] for amount in amounts) for i in range(3)]
+    assert record.spending is not None
+    assert (record.spending.requests, record.spending.lost) == (len(asked), 1)
