@@ -203,3 +203,5 @@ async def test_another_model_is_told_and_recorded(shared: Server) -> None:
     assert [line for line in said if line.startswith("Works with")] == [
         "Works with model m-1, prompt p-1", "Works with model m-2, prompt p-1 (before: m-1, p-1)",
     ]  # fmt: skip
+    audited = await rows(shared, "select who, before, after from audit where task_id = 'v' and what = 'version'")
+    assert [tuple(row) for row in audited] == [("task speaks", "m-1, p-1", "m-2, p-1")]

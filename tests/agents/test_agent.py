@@ -20,8 +20,9 @@ from outlive.actors import App, Client, PermissionDenied
 from outlive.actors.signature import RegistrationError
 from outlive.actors.testing import Server
 from outlive.protocol.tools import AnyTool
-from tests.actors.scene import attempts, dying, events, ledger, rows, serving, status_soon, steps, told
+from tests.actors.scene import attempts, dying, events, ledger, row_soon, rows, serving, status_soon, steps, told
 from tests.agents.script import Script, finish, plan
+from tests.chaos.harness import send
 
 
 class Report(msgspec.Struct):
@@ -308,3 +309,18 @@ async def test_a_model_without_tool_calls_decides_by_json(shared: Server) -> Non
     )
     assert "words of a.txt" in script.requests[2]
     assert "you chose nothing: '{broken'" in script.requests[3]
+
+
+async def test_whoever_submits_a_goal_by_name_or_over_nats_says_it_in_a_field_of_its_own(shared: Server) -> None:
+    script = Script(finish(REPORT))
+    app, _ = _app(script, plans=False)
+    async with serving(app, shared) as client, asyncio.timeout(60):
+        named = await client.submit("reader", goal="count by name", output=Report)
+        assert await named.result() == Report(files=2, words=["x"])
+        await send(shared, "goal-12", "submit", command_id="c-12", kind="reader", goal="count over NATS")
+        await row_soon(shared, "select 1 from task where task_id = 'goal-12'")
+        assert await client.result("goal-12", Report) == Report(files=2, words=["x"])
+        records = [await client.get(task_id) for task_id in (named.task_id, "goal-12")]
+    assert [record.goal for record in records] == ["count by name", "count over NATS"]
+    assert ["count by name" in request for request in script.requests] == [True, False]
+    assert "count over NATS" in script.requests[1]

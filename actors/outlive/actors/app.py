@@ -8,7 +8,7 @@ from outlive.actors.kind import DeclaredKind, KindDecorator
 from outlive.actors.signature import Declared, RegistrationError
 from outlive.actors.tool import ToolDecorator
 from outlive.protocol import codec, ids
-from outlive.protocol.tools import AnyKind, AnyTool, Kind, Signal
+from outlive.protocol.tools import AnyKind, AnyTool, Kind, Signal, Tool
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent
@@ -32,6 +32,7 @@ class App:
         self._tools: dict[str, AnyTool] = {}
         self._kinds: dict[str, DeclaredKind[..., Any]] = {}
         self._signals: dict[str, Signal[Any]] = {}
+        self._toolsets: dict[str, Toolset] = {}
         self.tool = ToolDecorator(lambda tool: self._add("tool", self._tools, tool))
         self.task = KindDecorator(lambda kind: self._add("task", self._kinds, kind))
 
@@ -49,6 +50,11 @@ class App:
     def signals(self) -> Mapping[str, Signal[Any]]:
         """The signals by name, read-only."""
         return MappingProxyType(self._signals)
+
+    @property
+    def toolsets(self) -> "Mapping[str, Toolset]":
+        """The MCP servers of its agents by name, read-only: their tools are known when a task begins."""
+        return MappingProxyType(self._toolsets)
 
     @overload
     def signal(self, name: str, value_type: type[T]) -> Signal[T]: ...
@@ -80,6 +86,7 @@ class App:
             self._add("task", self._kinds, kind)
         for signal in other.signals.values():
             self.signal(signal.name, signal.type)
+        self._toolsets.update(other.toolsets)
 
     @overload
     def agent(
@@ -127,9 +134,12 @@ class App:
             return declare_existing(self, agent, **options)
         return agents.put(self, agent, **options)
 
-    def add(self, *specs: AnyTool | AnyKind) -> None:
-        """Put tools and kinds that were made elsewhere into the app. Raises `RegistrationError` when a name is taken."""
+    def add(self, *specs: "AnyTool | AnyKind | Toolset") -> None:
+        """Put what was made elsewhere into the app. Raises `RegistrationError` when the name of a tool or kind is taken."""
         for spec in specs:
+            if not isinstance(spec, Tool | Kind):
+                self._toolsets[spec.name] = spec
+                continue
             what, registry = ("task", self._kinds) if isinstance(spec, Kind) else ("tool", self._tools)
             self._add(what, registry, spec)
 

@@ -134,10 +134,18 @@ def use(flow: Flow, versions: Versions) -> None:
     flow.check()
     said = {"model": versions.model, "prompt": versions.prompt}
     message = "Works with " + ", ".join(f"{what} {value}" for what, value in said.items() if value is not None)
+    answers: tuple[AnswerRow, ...] = ()
     if before is not None:
-        message += f" (before: {', '.join(filter(None, (before.model, before.prompt))) or 'nothing'})"
+        was, now = (", ".join(filter(None, (each.model, each.prompt))) or "nothing" for each in (before, versions))
+        message += f" (before: {was})"
+        answers = (
+            AnswerRow(
+                -flow.claim.last_seq - 1, "applied", message[:500], who=f"task {flow.claim.kind}", what="version",
+                before=was, after=now,
+            ),
+        )  # fmt: skip  # no inbox row has that place: a line of the audit
     fact = happenings.note(
         flow.claim, flow.world.clock.now(), step_id, message[:500], name="versions", body=codec.encode(versions)
     )
     state = State(model_version=versions.model, prompt_version=versions.prompt)
-    flow.write(Record(facts=(fact,), state=state))
+    flow.write(Record(facts=(fact,), state=state, answers=answers))

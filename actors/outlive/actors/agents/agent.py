@@ -48,6 +48,20 @@ _WORDS: Final = {
 class Toolset(Protocol):
     """Tools that are known when a task begins: an MCP server."""
 
+    @property
+    def name(self) -> str:
+        """In front of the names of its tools."""
+        ...
+
+    @property
+    def unsettled(self) -> bool:
+        """True when after a lost answer of some of its tools only a person can tell, as far as is known without it."""
+        ...
+
+    def describe(self) -> str:
+        """Return a line on how its tools are called, and what follows a lost answer."""
+        ...
+
     def tools(self, task: Task) -> Awaitable[Mapping[str, AnyTool]]:
         """List them, in a step."""
         ...
@@ -272,7 +286,7 @@ def put(
         output=output_of(name, output), **options,
     )  # fmt: skip
     kind = declare(agent)
-    app.add(*own, agent.asking(_nobody), kind)
+    app.add(*own, *servers, agent.asking(_nobody), kind)
     return kind
 
 

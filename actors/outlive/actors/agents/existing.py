@@ -54,9 +54,9 @@ from outlive.actors.agents.foreign import (
     code_version,
     function_tools,
     named,
-    options_of,
     output_type,
     resolve,
+    step_of,
     used,
     with_approval,
 )
@@ -168,8 +168,7 @@ def declare_existing(
     except ids.InvalidId as error:
         raise declared.refuse(str(error)) from None
     output = output_type(declared, agent.output_type)
-    for tool in function_tools(agent):
-        options_of(tool.name, tool.function, tool.metadata, tool.function_schema.json_schema)
+    tools = [step for tool in function_tools(agent) if (step := step_of(declared.name, tool, _nobody)) is not None]
     durability = _Durability(name=declared.name, options=ExistingOptions(**options))
 
     async def run(task: Task, goal: str) -> OutputT:
@@ -189,12 +188,12 @@ def declare_existing(
         code_version=code_version(agent),
         title=title or f"{declared.name}: {{goal}}",
     )
-    app.add(durability.asking(_nobody), kind)
+    app.add(*tools, durability.asking(_nobody), kind)
     return kind
 
 
 async def _nobody(*_args: Any, **_kwargs: Any) -> Any:
-    raise RuntimeError("a model is asked by its agent's task alone")
+    raise RuntimeError("an agent's model is asked, and its tools are called, by its task alone")
 
 
 # --- one run

@@ -4,7 +4,7 @@ import functools
 import inspect
 import operator
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self, TypeAlias, cast
 
@@ -22,8 +22,10 @@ from outlive.actors.agents import models
 from outlive.actors.agents.context import tokens
 from outlive.actors.agents.decisions import Usage
 from outlive.actors.dynamic import DynamicOptions
+from outlive.actors.json_arguments import JsonArguments
 from outlive.actors.signature import Declared
 from outlive.protocol import codec
+from outlive.protocol.tools import AnyTool
 
 KEY: Final = "outlive"
 """Where a tool's metadata says how it behaves as a step."""
@@ -56,6 +58,17 @@ def options_of(
 def named(tool_name: str, fn: Callable[..., Any] | None) -> Declared:
     """Name a tool in what it is refused with."""
     return Declared("tool", tool_name, fn or object)
+
+
+def step_of(kind: str, tool: PydanticTool[Any], fn: Callable[..., Awaitable[Any]]) -> AnyTool | None:
+    """Return a tool as an app knows it before anything runs; None: it is no step. Raises `RegistrationError`."""
+    schema = tool.function_schema.json_schema
+    options = options_of(tool.name, tool.function, tool.metadata, schema)
+    if options is False:
+        return None
+    options = with_approval(options or {}) if tool.requires_approval else options or {}
+    arguments = JsonArguments(tool.name, schema)
+    return dynamic.make(named(tool.name, tool.function), f"{kind}.{tool.name}", fn, arguments, options)
 
 
 def with_approval(options: DynamicOptions) -> DynamicOptions:

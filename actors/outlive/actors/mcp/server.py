@@ -98,7 +98,7 @@ class MCPServer:
             raise RegistrationError(f"MCP server {name!r}: {error}") from None
         if SEPARATOR in name:
             raise RegistrationError(f"MCP server {name!r}: {SEPARATOR} stands between a server's name and a tool's")
-        self.name: Final = name
+        self.name = name
         self.trusted: Final = trusted
         self._target = Target(
             name=name, command=tuple(command), env=dict(env or {}), cwd=cwd, url=url, headers=dict(headers or {})
@@ -125,6 +125,24 @@ class MCPServer:
             RegistrationError: options name a tool that it does not have, or contradict each other.
         """
         return self._tools(task.call(self._listing))
+
+    @property
+    def unsettled(self) -> bool:
+        """True when it is not trusted, and has tools of which the app says nothing: a lost answer of theirs is a person's."""
+        return not self.trusted and (self._include is None or bool(self._include - self._overrides.keys()))
+
+    def describe(self) -> str:
+        """Return a line on how its tools are called, and what follows a lost answer. It is not asked for them."""
+        said = [f"{tool} ({', '.join(sorted(options))})" for tool, options in sorted(self._overrides.items())]
+        as_said = f"; as declared: {', '.join(said)}" if said else ""
+        if self.trusted:
+            return f"{self.name}: MCP server, trusted: each tool as its hints say{as_said}"
+        rest = (
+            "WARNING each tool: your yes, then once; lost answer -> a person decides"
+            if self.unsettled
+            else "not trusted"
+        )
+        return f"{self.name}: MCP server, {rest}{as_said}"
 
     async def _tools(self, listing: Awaitable[list[ToolInfo]]) -> MCPTools:
         infos = await listing
