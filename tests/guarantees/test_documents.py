@@ -18,6 +18,7 @@ from outlive.infra import failpoints
 from outlive.infra.doctor import diagnose
 from outlive.infra.migrate import known
 from outlive.infra.settings import Settings
+from tests.chaos.harness import fetch
 from tests.guarantees.defeats import limits
 from tests.guarantees.documents import (
     DOCUMENTS,
@@ -246,8 +247,6 @@ def test_the_map_shows_every_module() -> None:
 
 
 async def test_queries_of_the_readme_run(shared: Server) -> None:
-    from tests.chaos.harness import fetch
-
     (block,) = blocks("infra/README.md", "sql")
     for statement in filter(None, map(str.strip, block.split(";"))):
         await fetch(shared, statement)
