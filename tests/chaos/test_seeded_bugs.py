@@ -1,18 +1,24 @@
-"""A bug that is put into the workers makes the exam fail, at the question that it touches."""
+"""A bug that is put in is noticed: by the exam (at the question that it touches), by the explorer, or by a short proof."""
 
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from outlive.actors.chaoskit import eight
 from outlive.actors.chaoskit.evidence import Question
 from outlive.actors.chaoskit.exam import examine
+from outlive.actors.chaoskit.explorer import Report
+from outlive.actors.chaoskit.points import Point
 from outlive.actors.chaoskit.scene import Scene
-from outlive.actors.testing import FakeService, Server
+from outlive.actors.testing import FakeService, Server, fresh
+from tests.chaos import proofs
+from tests.chaos.seeded import bugs
+from tests.chaos.test_explorer import _world
 
 SEEDED = Path(__file__).with_name("seeded")
 
@@ -47,6 +53,35 @@ async def test_the_exam_finds_it(
     assert not result.ok
     assert question in result.answers, result.problem
     assert not result.answers[question].ok, result
+
+
+PROOFS: Final[dict[str, proofs.Proof]] = {
+    "no_settle": proofs.a_late_effect_is_waited_for,
+    "no_expected_sequence": proofs.a_lost_tail_is_published_again,
+    "no_sweep": proofs.what_a_dead_owner_left_is_published,
+    "no_inbox_key": proofs.a_command_that_comes_twice_counts_once,
+    "no_consumer_sequence": proofs.a_message_lost_on_its_way_is_read_again,
+    "no_version_check": proofs.a_record_follows_the_one_before_it,
+    "any_call_at_a_place": proofs.another_call_at_a_place_is_not_taken_for_done,
+    "no_death_count": proofs.a_poison_task_is_quarantined,
+}
+
+
+@pytest.mark.parametrize("bug", PROOFS)
+async def test_a_short_proof_finds_it(shared: Server, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    async with fresh(shared) as sound:
+        await PROOFS[bug](sound, 20)
+    getattr(bugs, bug)(monkeypatch.setattr)
+    with pytest.raises((AssertionError, TimeoutError)):
+        await PROOFS[bug](shared, 2)
+
+
+async def test_the_explorer_finds_it(shared: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That right tasks have no violation is what `test_explorer.py` shows."""
+    monkeypatch.syspath_prepend(SEEDED)
+    monkeypatch.setenv("SEEDED_BUG", "no_intent")
+    report: Report = await _world(tmp_path)("paid", on=shared, only=[Point.read("kill:effect.after@1")])
+    assert {finding.violation for finding in report.violations} == {"counter", "twice"}, report.text
 
 
 def exam(*arguments: str, prelude: str = "pass", **variables: str) -> subprocess.CompletedProcess[str]:
