@@ -11,10 +11,11 @@ from typing import TypeAlias
 from nats.aio.msg import Msg
 
 from outlive.actors import App, Operation, Outcome, Task
-from outlive.actors.testing import Server
+from outlive.actors.testing import Server, virtual_time
 from outlive.infra import database, pull, relay
 from outlive.infra.journal import Refused
 from outlive.protocol.task import ReasonCode, Status
+from outlive.protocol.tools import RetryPolicy
 from tests.actors.scene import dying, row_soon, rows, serving, status_soon
 from tests.infra.ingesting import bench
 from tests.infra.test_journal import Desk, one_step
@@ -24,24 +25,32 @@ Proof: TypeAlias = Callable[[Server, float], Awaitable[None]]
 
 
 async def a_late_effect_is_waited_for(server: Server, within: float) -> None:
-    """A request that arrives after its timeout, and before the settle time is over, is the only one."""
-    app, sent = App("late"), list[str]()
+    """A request that arrives when the world has been asked once, and before the settle time is over, is the only one."""
+    app, sent, asked = App("late"), list[str](), list[str]()
 
-    @app.tool(timeout=0.2, settle=0.8)
+    @app.tool(timeout=5, settle=60, retries=RetryPolicy(base=0))
     async def post(op: Operation) -> None:
-        asyncio.get_running_loop().call_later(0.5, sent.append, op.key)
+        if sent:
+            sent.append(op.key)
         raise TimeoutError
 
     @post.reconcile
     def find(op: Operation) -> Outcome[None]:
-        return Outcome.happened(None) if op.key in sent else Outcome.did_not_happen()
+        if not asked:
+            asked.append(op.key)
+            sent.append(op.key)  # it arrives just now
+            return Outcome.did_not_happen()
+        return Outcome.happened(None)
 
     @app.task
     async def once(task: Task) -> None:
         await task.call(post)
 
-    async with serving(app, server) as client:
+    quick = {"linger": 0.0, "poll": 0.1, "heartbeat": 0.2}
+    async with virtual_time(server.postgres_dsn) as time, serving(app, server, **quick) as client:
         handle = await client.submit(once.with_options(task_id="t"))
+        await row_soon(server, "select 1 from fact where status = 'waiting' or status = 'succeeded'", within=within)
+        await time.advance(66)
         await handle.result(timeout=within)
     assert len(sent) == 1, f"{len(sent)} effects"
 
@@ -97,7 +106,7 @@ async def a_message_lost_on_its_way_is_read_again(server: Server, within: float)
         else:
             await hear(feed, raw)
 
-    pull.Feed._on_message = losing  # type: ignore[method-assign]
+    pull.Feed._on_message = losing  # type: ignore[method-assign,assignment]
     try:
         async with bench(server) as own, own.ingester(), asyncio.timeout(within):
             for n in range(6):
@@ -112,6 +121,15 @@ async def a_message_lost_on_its_way_is_read_again(server: Server, within: float)
 
 async def a_record_follows_the_one_before_it(server: Server, within: float) -> None:
     """What follows another state than the table's is refused, though owner and epoch are right."""
+    await _refused_after(server, within, "version = version + 2")
+
+
+async def a_former_owner_writes_nothing(server: Server, within: float) -> None:
+    """A record under an epoch that has passed is refused."""
+    await _refused_after(server, within, "epoch = epoch + 1")
+
+
+async def _refused_after(server: Server, within: float, change: str) -> None:
     connection = await database.connect(server.postgres_dsn, application_name="test")
     try:
         desk = Desk(server, connection)
@@ -119,11 +137,11 @@ async def a_record_follows_the_one_before_it(server: Server, within: float) -> N
         async with asyncio.timeout(within), desk.journal() as journal:
             line = journal.open(claim)
             await line.commit(one_step(claim))
-            await connection.execute("update task set version = version + 2")
+            await connection.execute(f"update task set {change}")  # noqa: S608  # one of two texts
             [done] = await asyncio.gather(line.commit(one_step(claim)), return_exceptions=True)
+        assert isinstance(done, Refused)
     finally:
         await connection.close()
-    assert isinstance(done, Refused)
 
 
 async def another_call_at_a_place_is_not_taken_for_done(server: Server, within: float) -> None:
