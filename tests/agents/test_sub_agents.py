@@ -1,14 +1,15 @@
 """An agent gives a part of its goal to another one: a child task, with a model and a history of its own."""
 
 import asyncio
+from typing import Any
 
 from outlive.actors import App, Task
 from outlive.actors.testing import Server
-from tests.actors.scene import dying, rows, serving
+from tests.actors.scene import dying, row_soon, rows, serving
 from tests.agents.script import Script, finish
 
 
-def _app(lead: Script, helper: Script) -> App:
+def _app(lead: Script, helper: Script, **options: Any) -> App:
     app = App("family")
 
     @app.task
@@ -24,7 +25,7 @@ def _app(lead: Script, helper: Script) -> App:
     researcher = app.agent(
         "researcher", model=helper.model, output=int, plans=False, description="Finds out how many there are."
     )
-    app.agent("lead", model=lead.model, tools=[researcher, shout, fail], output=str, plans=False)
+    app.agent("lead", model=lead.model, tools=[researcher, shout, fail], output=str, plans=False, **options)
     return app
 
 
@@ -68,3 +69,26 @@ async def test_a_lead_that_died_finds_its_children_again(shared: Server) -> None
 
     assert (len(lead.requests), len(helper.requests)) == (2, 2)
     assert len(await rows(shared, "select 1 from task where parent = 'family-2'")) == 1
+
+
+async def test_the_leads_model_is_changed_and_its_child_keeps_its_own(shared: Server) -> None:
+    old = Script([("researcher", {"goal": "count them"})], name="old")
+    helper = Script([("ask_person", {"question": "How many?"})], finish(7), name="of-the-child")
+    first = _app(old, helper)
+    async with dying(first, shared) as client:
+        await client.submit(first.kinds["lead"].with_options(task_id="family-3"), "go")
+        query = "select task_id from task where parent = 'family-3' and status = 'paused' and owner is null"
+        child = (await row_soon(shared, query))["task_id"]
+    new = Script(finish("done"), name="new")
+    async with serving(_app(new, helper, on_change="allow"), shared) as client:
+        (reason,) = (await client.get(child)).reasons
+        await client.answer(child, str(reason.step_id), "seven")
+        async with asyncio.timeout(60):
+            assert await client.handle("family-3", str).result() == "done"
+        models = [(await client.get(task_id)).versions.model for task_id in ("family-3", child)]
+    assert models == ["function:new", "function:of-the-child"]
+    assert (len(old.requests), len(new.requests), len(helper.requests)) == (1, 1, 2)
+    changed = await rows(shared, "select task_id, detail from audit where what = 'version'")
+    assert [(row["task_id"], row["detail"]) for row in changed] == [
+        ("family-3", "applied: model function:old is now function:new")
+    ]
