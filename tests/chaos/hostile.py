@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from outlive.actors import App, Operation, Task
 from tests.chaos.remote import service
@@ -43,6 +44,24 @@ async def spin() -> int:
 
 
 @app.tool(read_only=True)
+def eat(mended: str) -> int:
+    """Take memory until somebody kills the process for it; nothing once the file `mended` is there."""
+    eaten = list[bytearray]()
+    while not Path(mended).exists():
+        if len(eaten) == 64:
+            raise RuntimeError("nobody minds: 1 GiB is taken")
+        eaten.append(bytearray(b"x" * (16 << 20)))
+        time.sleep(0.02)
+    return len(eaten)
+
+
+@app.tool(read_only=True)
+def out_of_memory() -> int:
+    """Ask for more than there can be: this one raises."""
+    return len(bytearray(1 << 60))
+
+
+@app.tool(read_only=True)
 def exit_process() -> int:
     """Call sys.exit in a tool."""
     sys.exit(3)
@@ -72,6 +91,25 @@ async def poison_between(task: Task) -> int:
     """Block the event loop for ever outside of any step, from the first line on."""
     while True:
         pass
+
+
+@app.task
+async def hungry(task: Task, mended: str) -> int:
+    """A durable step, then one that takes all memory."""
+    await task.call(look.with_options(durable="before_next"), 1)
+    return await task.call(eat, mended)
+
+
+@app.task
+async def raises(task: Task) -> int:
+    """A step whose tool runs out of memory and says so."""
+    return await task.call(out_of_memory)
+
+
+@app.task
+async def innocent(task: Task, steps: int, seconds: float) -> int:
+    """Effects beside poison, each of them sent once."""
+    return len({await task.call(act.with_options(step_id=f"s{n}"), seconds) for n in range(steps)})
 
 
 @app.task

@@ -289,7 +289,7 @@ class Flow(Places):
             self.claim, world.clock.now(), world.worker, message, kept=history.kept, asked=asked, repeated=repeated,
             next_step=name,
         )  # fmt: skip
-        self.write(Record(facts=(fact,)))
+        self.write(Record(facts=(fact,), current_step=step_id))
 
     def _mismatch(
         self, step_id: str, was: StoredFact | StoredOperation, name: str, show: Callable[[bytes | None], str]

@@ -271,7 +271,8 @@ class Supervisor:
         reasons = "; ".join(f"{row['at']:%Y-%m-%d %H:%M:%S} {row['reason']}, last seen {row['place']}" for row in rows)
         return Reason(
             reason=ReasonCode.QUARANTINED, since=self._world.clock.now(), do=f"outlive resume {claim.task_id}",
-            message=f"its workers died {len(rows)} times without completing a step: {reasons}",
+            message=f"its workers died {len(rows)} times without completing a step: {reasons}. "
+            f"When the cause is mended: outlive resume {claim.task_id}. To drop it: outlive cancel {claim.task_id}",
         )  # fmt: skip
 
     async def _after(self, ending: Ending, actor: Actor, task: Claimed, crashes: Sequence[Crash]) -> None:

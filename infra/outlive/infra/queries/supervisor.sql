@@ -2,7 +2,9 @@
 
 -- name: deaths
 -- Of a task since its last completed step. $1 tenant, $2 task id, $3 completed steps
-select at, reason, coalesce('at step ' || step_id, 'before its first step') as place from death where tenant = $1 and task_id = $2 and steps = $3 order by epoch;
+select at, reason,
+       case when step_id is not null then 'at step ' || step_id when steps = 0 then 'before its first step' else 'between two steps' end as place
+  from death where tenant = $1 and task_id = $2 and steps = $3 order by epoch;
 
 -- name: audit
 -- Never fenced: this is how a fenced actor reports. $1 tenant, $2 task id, $3 who, $4 what, $5 detail
