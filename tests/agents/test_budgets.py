@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from outlive.actors import App
+from outlive.actors import App, Task
 from outlive.actors.agents.decisions import Usage
 from outlive.actors.agents.spending import cost
 from outlive.actors.testing import Server
@@ -134,6 +134,26 @@ async def test_children_draw_from_their_parent_and_give_back(shared: Server) -> 
     children = await rows(shared, "select used, drawn from budget where parent = 'budget-5'")
     assert sum(row["used"][0] for row in children) + (await _spent(shared, "budget-5"))[0][0] == total
     assert all(row["drawn"][0] >= row["used"][0] for row in children)
+
+
+async def test_a_child_may_be_given_less_than_its_parent_has(shared: Server) -> None:
+    script = Script(*map(_work, range(5)), finish(1), tokens=(850, 50))
+    app = _app(script)
+
+    @app.task
+    async def share(task: Task) -> int:
+        return await task.spawn(app.kinds["spender"].with_options(budget=Budget(steps=2)), "go")
+
+    async with serving(app, shared) as client:
+        handle = await client.submit(share.with_options(task_id="budget-8", budget=Budget(steps=100)))
+        child = (await row_soon(shared, "select task_id from task where parent = 'budget-8' and status = 'paused'"))[0]
+        (reason,) = (await client.get(child)).reasons
+        assert reason.message.startswith(f"budget used: 2 of 2 steps (task {child})")
+        await client.resume(child, raise_budget=Budget(steps=50))
+        async with asyncio.timeout(60):
+            assert await handle.result() == 1
+    used, lent = await _spent(shared, "budget-8")
+    assert (used[2], lent[2] >= 6) == (0, True), "what the child spends is its parent's, too"
 
 
 def test_prices() -> None:
