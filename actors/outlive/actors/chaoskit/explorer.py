@@ -51,8 +51,8 @@ class Report:
     Attributes:
         app, kind: what was explored.
         points: how many there are.
-        tried: the points that were tried, in order.
-        not_reached: of these, the ones that the run did not pass this time.
+        tried: the points that were tried, in the order in which their runs ended.
+        not_reached: of these, the ones that the run did not pass this time: nothing was disturbed there.
         violations: each with the points at which it was found.
         persons: points at which a person had to say whether a tool's effect had happened, by tool.
         resent: points at which an idempotent tool was called again under its key, by tool: rests on its remote.
@@ -79,12 +79,17 @@ class Report:
     @property
     def ok(self) -> bool:
         """No violation was found, at one point at least."""
-        return not self.violations and len(self.tried) > len(self.not_reached)
+        return not self.violations and bool(self.disturbed)
+
+    @property
+    def disturbed(self) -> list[Point]:
+        """The points at which a run was disturbed."""
+        return [point for point in self.tried if point not in self.not_reached]
 
     @property
     def per_minute(self) -> float:
-        """Points tried in a minute."""
-        return 60 * len(self.tried) / self.seconds if self.seconds else 0.0
+        """Points in a minute at which a run was disturbed."""
+        return 60 * len(self.disturbed) / self.seconds if self.seconds else 0.0
 
     @property
     def json(self) -> dict[str, Any]:
@@ -112,13 +117,15 @@ class Report:
 
 
 def _lines(report: Report) -> Iterator[str]:
-    faults = [f"{n} {fault}" for fault in FAULTS if (n := sum(point.fault == fault for point in report.tried))]
+    disturbed = report.disturbed
+    faults = [f"{n} {fault}" for fault in FAULTS if (n := sum(point.fault == fault for point in disturbed))]
     yield (
-        f"{report.kind} of {report.app}: {len(report.tried)} of {report.points} points tried ({', '.join(faults)}) in "
+        f"{report.kind} of {report.app}: {len(disturbed)} of {report.points} points tried ({', '.join(faults)}) in "
         f"{report.seconds:.1f} s, {report.per_minute:.0f} a minute, seed {report.seed}"
     )
     if report.not_reached:
-        yield f"not passed this time: {', '.join(map(str, report.not_reached[:5]))}{_more(report.not_reached, 5)}"
+        named = f"{', '.join(map(str, report.not_reached[:5]))}{_more(report.not_reached, 5)}"
+        yield f"not tried, as the run did not pass there again: {named}"
     if report.not_compared:
         yield f"not compared, as it differs between undisturbed runs: {', '.join(report.not_compared)}"
     for tool, points in report.persons.items():
@@ -176,7 +183,7 @@ async def explore(
         yes: whether approvals are given.
         answer: to questions without choices.
         signals: names and values, sent to each run behind its submit.
-        lanes: runs side by side; None: two for each processor.
+        lanes: runs side by side; None: two for each processor. As many more where owners are frozen: such runs wait.
         on: running servers; None starts some, and throws them away.
         path: folders that the app is imported from.
         environment: variables of the worker processes.
@@ -193,7 +200,7 @@ async def explore(
     width = lanes or 2 * (os.cpu_count() or 1) if by_run else 1
     async with AsyncExitStack() as stack:
         servers = await stack.enter_async_context(nullcontext(on) if on is not None else server())
-        forks = await stack.enter_async_context(Forks(spec, path=path, environment=environment, spare=width + 1))
+        forks = await stack.enter_async_context(Forks(spec, path=path, environment=environment, spare=2 * width + 1))
         bus = await stack.enter_async_context(Bus.of(servers.settings, name="outlive explorer"))
         stack.push_async_callback(_stop, asyncio.ensure_future(bus.run()))
         exploration = _Exploration(forks, servers, bus, wishes, count, seed, said)
@@ -243,12 +250,14 @@ class _Exploration:
             known = enumerate_points(passed)
             ordered = [_named(point, known) for point in only] or in_order(known, self._seed)
             report.points, report.not_compared = len(ordered), judge.not_compared
-            waiting = iter(ordered[:points])
             until = None if seconds is None else began + seconds
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._work(lane, waiting, judge, report, until))
-                for _ in range(min(width, len(ordered)) - 1):
-                    group.create_task(self._work(None, waiting, judge, report, until))
+                own: Lane | None = lane
+                for some in _queues(ordered[:points], width):
+                    waiting = iter(some)
+                    for _ in range(min(width, len(some))):
+                        group.create_task(self._work(own, waiting, judge, report, until))
+                        own = None
         report.violations = grouped(self._found)
         report.seconds = time.monotonic() - began
 
@@ -312,6 +321,17 @@ class _Exploration:
             counts: Mapping[str, int] = await count(*arguments)
             return counts
         return await asyncio.to_thread(count, *arguments)  # type: ignore[arg-type]  # it is no coroutine function
+
+
+def _queues(points: Sequence[Point], width: int) -> list[Sequence[Point]]:
+    """Return what is worked off side by side: a frozen owner costs seconds and no processor, so these have lanes of their own.
+
+    Where runs take turns (`width` is 1) there is one queue.
+    """
+    if width == 1:
+        return [points]
+    frozen = [point for point in points if point.fault == "freeze"]
+    return [[point for point in points if point.fault != "freeze"], frozen]
 
 
 def _named(point: Point, known: Sequence[Point]) -> Point:
