@@ -111,6 +111,16 @@ async def test_50_hung_tools_do_not_stop_50_healthy_ones(shared: Server) -> None
         await row_soon(shared, count, 0)
 
 
+async def test_a_task_whose_tool_hangs_gives_its_place_to_those_behind_it(shared: Server) -> None:
+    """One at a time: the first one hangs for ever, and waits for a person without holding the only place."""
+    async with serving(app, shared, slots=1, grace=0.2) as client:
+        await client.submit(pay.with_options(task_id="t"), "charge")
+        behind = [await client.submit(healthy, n) for n in range(2)]
+        assert [await handle.result(timeout=30) for handle in behind] == [0, 1]
+        await row_soon(shared, "select 1 from task where task_id = 't' and status = 'paused'")
+        assert len(calls) == 1
+
+
 async def test_with_a_key_it_is_sent_again_with_the_same_key(shared: Server) -> None:
     async with serving(app, shared, grace=0.2) as client:
         handle = await client.submit(pay.with_options(task_id="t"), "charge_by_key")
