@@ -11,10 +11,10 @@ from typing import Final
 
 import anyio
 
-from outlive.actors.audit.crew import WorkerProcess
 from outlive.actors.audit.findings import Audit
 from outlive.actors.audit.screen import Answered, Crash, Found, Question, Screen
 from outlive.actors.audit.tracker import Tracker
+from outlive.actors.chaoskit.processes import WorkerProcess
 from outlive.infra.client import Client
 from outlive.infra.handle import Handle
 from outlive.infra.reader import Item
@@ -123,7 +123,8 @@ class Acts:
             return False
         kill = Kill(worker=self._workers[owner], moment=asyncio.get_running_loop().time(), at=at)
         self._kills.append(kill)
-        await kill.worker.kill()
+        kill.worker.kill()
+        await kill.worker.exited()
         return True
 
     def _resumed(self, event: ResumedEvent) -> None:

@@ -18,12 +18,13 @@ from anyio import to_thread
 
 from outlive.actors.audit import mail, tracker
 from outlive.actors.audit.acts import Acts
-from outlive.actors.audit.crew import WorkerProcess, crew
+from outlive.actors.audit.crew import crew
 from outlive.actors.audit.findings import Audit
 from outlive.actors.audit.kind import licence_audit
 from outlive.actors.audit.naive import naive
 from outlive.actors.audit.reports import Report
 from outlive.actors.audit.screen import End, Row, Screen, Unanswered, choose
+from outlive.actors.chaoskit.processes import WorkerProcess
 from outlive.infra import embedded
 from outlive.infra.client import Client
 from outlive.infra.migrate import migrate
@@ -107,7 +108,7 @@ async def _run(screen: Screen, folder: Path, options: Options) -> End | Unanswer
         settings = Settings(nats_url=live.nats_url, postgres_dsn=live.postgres_dsn)
         async with (
             tracker.running(folder / "tickets.db", LOSE) as tickets,
-            crew(WORKERS, live, folder) as workers,
+            crew(WORKERS, live) as workers,
             Client(settings, by="--yes" if options.yes else "you") as client,
         ):
             pids = {worker.pid: worker.incarnation for worker in (await client.health()).workers}

@@ -84,6 +84,11 @@ class WorkerProcess:
         return self._process is not None and self._process.returncode is None
 
     @property
+    def killed(self) -> bool:
+        """Whether its latest process ended by SIGKILL, says the operating system."""
+        return self._process is not None and self._process.returncode == -signal.SIGKILL
+
+    @property
     def log(self) -> str:
         """What all its processes wrote, from the first on; after `close` its end."""
         return self._log.read_text(errors="replace") if self._log.exists() else self._last_words
