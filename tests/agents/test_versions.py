@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from outlive.actors import App, TaskFailed
+from outlive.actors import App, RetryPolicy, TaskFailed
 from outlive.actors.agents.versions import Change, OnChange, Version, choose
 from outlive.actors.testing import Server
 from tests.actors.scene import dying, rows, serving, status_soon, told
@@ -186,6 +186,28 @@ async def test_a_request_in_flight_goes_to_no_other_model_without_a_word(shared:
     assert (result, len(old.requests), len(new.requests)) == {"pin": (1, 3, 0)}.get(policy, (2, 2, 1))
     audited = await rows(shared, "select before, after from audit where task_id = $1 and what = 'version'", task_id)
     assert len(audited) == 1
+
+
+async def test_another_version_stands_in_the_audit_trail_once_however_often_it_is_tried(shared: Server) -> None:
+    reached, again, gate = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def stuck(event: asyncio.Event) -> Any:
+        async def hang(_: str) -> None:
+            event.set()
+            await gate.wait()
+
+        return hang
+
+    old = Script(QUESTION, stuck(reached), name="old")
+    new = Script(ConnectionRefusedError("not yet"), stuck(again), finish(2), name="new")
+    await _in_flight(shared, "once", _app(old), reached)
+    app = _app(new, on_change="allow", retries=RetryPolicy(base=0.01))
+    async with dying(app, shared):
+        await asyncio.wait_for(again.wait(), 30)
+    async with serving(app, shared) as client, asyncio.timeout(60):
+        assert await client.handle("once", int).result() == 2
+    assert len(new.requests) == 3
+    assert len(await rows(shared, "select 1 from audit where task_id = 'once' and what = 'version'")) == 1
 
 
 async def test_a_stopped_task_that_is_retried_is_asked_about_again(shared: Server) -> None:
