@@ -165,6 +165,19 @@ async def test_an_operation_keeps_its_arguments_through_a_batch(desk: Desk) -> N
     assert await desk.rows("select attempt, reason from attempt") == [(1, "its worker ended")]
 
 
+async def test_a_request_to_a_model_has_the_arguments_of_its_last_attempt(desk: Desk) -> None:
+    [claim] = await desk.tasks(1)
+    ask = operation("started", 1, b"old")._replace(name="clerk__model.request")
+    async with desk.journal() as journal:
+        line = journal.open(claim)
+        await line.commit(Record(operations=(ask,)))
+        line.hand_in(Record(operations=(ask._replace(status="unknown", arguments=b""),)))
+        line.hand_in(Record(operations=(ask._replace(attempt=2, arguments=b"new"),)))
+        line.hand_in(one_step(claim, operations=(ask._replace(status="succeeded", attempt=2, arguments=b""),)))
+        await line.flushed()
+        assert await desk.row("select status, attempt, arguments from operation") == ("succeeded", 2, b"new")
+
+
 async def test_another_payload_under_the_same_key_is_refused(desk: Desk) -> None:
     first, second = await desk.tasks(2)
     async with desk.journal() as journal:

@@ -28,6 +28,7 @@ import structlog
 
 from outlive.infra import database, failpoints, sql
 from outlive.infra.records import AnswerRow, AttemptRow, Claim, OperationRow, Record, Refusal, State
+from outlive.protocol import keys
 
 BATCH_MAX: Final = 200
 BATCH_MIN: Final = 8
@@ -188,16 +189,17 @@ class Batch:
         return merged
 
     def operations(self) -> Iterable[OperationRow]:
-        """Fold to one final image an operation; arguments and digest are the intent's."""
+        """Fold to one final image an operation; arguments and digest are the intent's (of a request the last one's)."""
         final: dict[tuple[str, str], OperationRow] = {}
         for record in self.records:
             for row in record.operations:
-                earlier = final.get(row[:2])
-                final[row[:2]] = (
-                    row
-                    if earlier is None
-                    else row._replace(arguments=earlier.arguments, digest=earlier.digest, note=row.note or earlier.note)
-                )
+                if (earlier := final.get(row[:2])) is None:
+                    final[row[:2]] = row
+                    continue
+                again = row.arguments and keys.is_request(row.name)
+                arguments = row.arguments if again else earlier.arguments
+                note = row.note or earlier.note
+                final[row[:2]] = row._replace(arguments=arguments, digest=earlier.digest, note=note)
         return final.values()
 
     def current_step(self) -> str | None:

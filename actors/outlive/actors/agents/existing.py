@@ -249,9 +249,9 @@ class _Run:
     def made_with(self, step: Request[Any], *, recorded: bool) -> str:
         """Return the model of a request that was answered, and remember it."""
         model: str = step.bound["model"]
-        if (recorded and model == self.model) or self.model is None:  # no person has agreed to another one
-            intended = step.flow.history.operations.get((step.step_id, OPERATION))
-            model = codec.decode(intended.arguments)["model"] if intended is not None else model
+        intended = step.flow.history.operations.get((step.step_id, OPERATION)) if recorded else None
+        if intended is not None and intended.arguments:
+            model = codec.decode(intended.arguments)["model"]
         self.model = model
         return model
 
