@@ -92,6 +92,7 @@ def exam(*arguments: str, prelude: str = "pass", **variables: str) -> subprocess
     return subprocess.run(command, env={**environment, **variables}, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_1_where_an_answer_is_not_as_it_should_be(seed: None) -> None:
     done = exam("--only", "cancelled-before-risk", "--only", "message-twice", SEEDED_BUG="yes_not_used_up")
     results = {result["fault"]: result for result in map(json.loads, done.stdout.splitlines())}
