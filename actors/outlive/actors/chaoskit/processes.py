@@ -43,12 +43,20 @@ class WorkerProcess:
         environment: variables besides those of this process, of whose ``OUTLIVE_*`` it gets none.
         failpoints: as in ``OUTLIVE_FAILPOINTS``, for its first process; one that is started again has none.
         cwd: where it runs; None is here.
+        chaos: `outlive chaos` may break it.
     """
 
     def __init__(
-        self, app: str, environment: Mapping[str, str], *, failpoints: str = "", cwd: Path | None = None
+        self,
+        app: str,
+        environment: Mapping[str, str],
+        *,
+        failpoints: str = "",
+        cwd: Path | None = None,
+        chaos: bool = False,
     ) -> None:
         self._app = app
+        self._chaos = ["--chaos"] if chaos else []
         self._failpoints = failpoints
         self._cwd = cwd
         others = {name: value for name, value in os.environ.items() if not name.startswith("OUTLIVE_")}
@@ -106,7 +114,7 @@ class WorkerProcess:
 
     async def spawn(self, ready: int, log: Path, environment: Mapping[str, str]) -> Process:
         """Start a process that appends to `log`, writes to the descriptor `ready` when it serves, and ends with us."""
-        worker = ["outlive", "worker", self._app, "--log-text", "--crew", str(os.getpid()), str(ready)]
+        worker = ["outlive", "worker", self._app, *self._chaos, "--log-text", "--crew", str(os.getpid()), str(ready)]
         with log.open("ab") as file:
             return await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", *worker, cwd=self._cwd, env=environment, pass_fds=[ready],

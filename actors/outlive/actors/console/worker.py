@@ -16,6 +16,7 @@ import structlog
 from outlive.actors import logging
 from outlive.actors.app import App
 from outlive.actors.chaos import Chaos
+from outlive.actors.chaos.links import Links, Unproxied
 from outlive.actors.console import apps, codes, failures, interrupt
 from outlive.actors.console.options import Given, client_options, dsn_option, pass_given
 from outlive.actors.ends import WorkerUnhealthy, WorkerWornOut
@@ -73,14 +74,16 @@ def worker(
 
 async def _serve(app: App, settings: Settings, asked: interrupt.Interrupt, *, chaos: bool, ready: int | None) -> int:
     asked.second = lambda: os._exit(codes.INTERRUPTED)
+    found = embedded.locate(settings)
+    links, unproxied = _links(found) if chaos else (None, "")
     async with anyio.create_task_group() as group:
-        async with Worker(app, settings, watchdog=True) as served:
+        async with Worker(app, links.through if links else found, watchdog=True) as served:
             asked.first = served.stop
             gc.freeze()  # what is loaded by now stays: the collector looks at it no more
             if not (settings.nats_url and settings.postgres_dsn):
                 group.start_soon(_watch_servers, settings)
             if chaos:
-                await group.start(Chaos(served).run)
+                await group.start(Chaos(served, found, links, unproxied).run)
             if ready is None:
                 _log.info("serving", kinds=sorted(app.kinds), incarnation=str(served.incarnation))
             else:
@@ -89,6 +92,13 @@ async def _serve(app: App, settings: Settings, asked: interrupt.Interrupt, *, ch
             await served.run()
         group.cancel_scope.cancel()
     return codes.DONE
+
+
+def _links(found: Settings) -> tuple[Links | None, str]:
+    try:
+        return Links(found), ""
+    except Unproxied as error:
+        return None, str(error)
 
 
 async def _watch_servers(settings: Settings) -> None:

@@ -1,0 +1,1 @@
+"""The soak: load under random faults, and what must hold afterwards whatever was broken."""
