@@ -1,19 +1,65 @@
-"""Freezing a process, with a guard outside that lets it go on whatever happens to who asked for it."""
+"""Freezing a process, with a guard outside that lets it go on whatever happens to who asked for it.
+
+Which processes of this machine and user are frozen stands in a folder, so that `thaw` can let them go on earlier: they
+hear nothing themselves.
+"""
 
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
+from typing import Final
 
-_GUARD = "import os, sys, time; time.sleep(float(sys.argv[2])); os.kill(int(sys.argv[1]), 18)"
+_FOLDER: Final = f"outlive-frozen-{os.getuid()}"
+_GUARD: Final = """
+import os, sys, time
+time.sleep(float(sys.argv[2]))
+try:
+    os.unlink(sys.argv[3])  # whoever removes the mark wakes it
+    os.kill(int(sys.argv[1]), int(sys.argv[4]))
+except OSError:
+    pass
+"""
 
 
 def freeze_self(seconds: float) -> None:
     """Stop this process for so many seconds; a process of its own lets it go on, even when nobody else is left."""
+    mark = _folder() / str(os.getpid())
+    mark.touch()
     guard = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _GUARD.replace("18", str(int(signal.SIGCONT))), str(os.getpid()), str(seconds)],
+        [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), str(seconds), str(mark), str(int(signal.SIGCONT))],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     os.kill(os.getpid(), signal.SIGSTOP)
-    guard.kill()  # somebody let us go on earlier, or it is at its end
+    mark.unlink(missing_ok=True)
+    guard.kill()  # it is at its end, or somebody let us go on earlier
     guard.wait()
+
+
+def frozen() -> list[int]:
+    """Return the ids of this user's frozen workers on this machine."""
+    return sorted(int(mark.name) for mark in _folder().iterdir() if mark.name.isdecimal())
+
+
+def thaw(pid: int | None = None) -> list[int]:
+    """Let a frozen worker of this machine go on, or all of them; return those that did."""
+    return [each for each in frozen() if pid in (None, each) and _wake(each)]
+
+
+def _wake(pid: int) -> bool:
+    try:
+        (_folder() / str(pid)).unlink()
+        os.kill(pid, signal.SIGCONT)
+    except (FileNotFoundError, ProcessLookupError):  # its time was up, or it was killed meanwhile
+        return False
+    return True
+
+
+def _folder() -> Path:
+    folder = Path(tempfile.gettempdir(), _FOLDER)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise PermissionError(f"{folder} belongs to somebody else")
+    return folder

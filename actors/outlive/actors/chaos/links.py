@@ -32,7 +32,6 @@ class Link:
         self._upstream = host, port
         self._commands = commands
         self._pairs: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._quick = asyncio.Event()
         self.is_cut = False
         self.latency = 0.0
@@ -74,8 +73,8 @@ class Link:
             up = asyncio.create_task(self._pump(reader, other_writer, other_writer.write))
             down = asyncio.create_task(self._pump(other_reader, writer, frames.feed if frames else writer.write))
             await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
-            for each in (up, down):
-                each.cancel()
+            up.cancel()
+            down.cancel()
         finally:
             self._pairs -= both
             for each in both:
@@ -107,7 +106,9 @@ class Links:
         if nats.scheme != "nats" or "," in nats.netloc or not nats.hostname:
             raise Unproxied("NATS is not named by one nats:// URL (TLS and several servers go past the proxy)")
         if not postgres.hostname or "sslmode=" in postgres.query or "," in postgres.netloc:
-            raise Unproxied("Postgres is not named by host and port without sslmode (TLS and sockets go past the proxy)")
+            raise Unproxied(
+                "Postgres is not named by host and port without sslmode (TLS and sockets go past the proxy)"
+            )
         self.nats: Final = Link(nats.hostname, nats.port or _NATS, self.commands)
         self.postgres: Final = Link(postgres.hostname, postgres.port or _POSTGRES)
         self._loop = asyncio.new_event_loop()

@@ -139,7 +139,7 @@ class Run:
         return await self._begin(entry, incarnation, task_id)
 
     async def _begin(self, entry: Entry, incarnation: str | None, task_id: str | None) -> tuple[bool, str]:
-        assert entry.fault not in ("kill-worker", "kill-actor")
+        assert entry.fault != "kill-worker" and entry.fault != "kill-actor"  # noqa: PLR1714, PT018  # types see no sets
         fault = Fault(
             fault=entry.fault, incarnation=incarnation, task_id=task_id, seconds=entry.seconds, by=entry.by, share=entry.share
         )  # fmt: skip

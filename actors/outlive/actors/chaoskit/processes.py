@@ -169,7 +169,11 @@ class WorkerProcess:
             TimeoutError: it has not ended within so many seconds.
         """
         with anyio.fail_after(within):
-            return await self._started.wait()
+            return await self.ended()
+
+    async def ended(self) -> int:
+        """Wait for its end, however long it lives; its return code (minus the signal's number)."""
+        return await self._started.wait()
 
     async def close(self) -> None:
         """Kill it if it lives; keep the end of its log alone."""

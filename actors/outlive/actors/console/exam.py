@@ -59,7 +59,7 @@ async def _examine(given: Given, faults: Sequence[Fault]) -> int:
         _tell(given, result)
     playable = [fault for fault in faults if there or not fault.needs_agents]
     if playable:
-        async with _servers(given) as servers:
+        async with running_servers(given) as servers:
             results += await sit(playable, servers, lambda result: _tell(given, result))
     if not given.as_json:
         _show(sorted(results, key=lambda result: [fault.name for fault in faults].index(result.fault)), began)
@@ -67,7 +67,8 @@ async def _examine(given: Given, faults: Sequence[Fault]) -> int:
 
 
 @asynccontextmanager
-async def _servers(given: Given) -> AsyncGenerator[Server]:
+async def running_servers(given: Given) -> AsyncGenerator[Server]:
+    """Give servers that are named by URLs, or start some that are thrown away."""
     settings = given.settings()
     if bool(settings.nats_url) != bool(settings.postgres_dsn):
         raise click.UsageError("set both OUTLIVE_NATS_URL and OUTLIVE_POSTGRES_DSN, or neither")

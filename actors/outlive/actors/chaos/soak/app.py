@@ -2,6 +2,8 @@
 
 import functools
 import os
+import random
+import time
 from typing import Final
 
 import httpx
@@ -17,7 +19,9 @@ TIMEOUT: Final = 15.0
 """Longer than any freeze of the soak: what a process frozen right before its call does later is not promised."""
 SETTLE: Final = 2.0
 NAP: Final = 0.7
-PATIENT: Final = RetryPolicy(base=0.05, cap=0.5)
+SLOW: Final = 0.15
+"""Seconds at most before an effect, and after it."""
+PATIENT: Final = RetryPolicy(max_attempts=50, base=0.05, cap=0.5)
 
 app: Final = App("soak")
 go: Final = app.signal("go", int)
@@ -31,12 +35,15 @@ def world() -> FakeClient:
 
 def send(name: str, op: Operation, what: str, *, keys: bool = False) -> int:
     """Do one effect and return its number; a cut connection is an unknown outcome."""
+    time.sleep(random.uniform(0, SLOW))  # a kill or a cut falls before the effect as often as after it
     try:
-        return world().effect(name, what, key=op.key, keys=keys)
+        number = world().effect(name, what, key=op.key, keys=keys)
     except httpx.ConnectError as error:
         raise NotSent(str(error)) from error
     except httpx.TransportError as error:
         raise OutcomeUnknown(f"the answer was lost: {type(error).__name__}") from error
+    time.sleep(random.uniform(0, SLOW))
+    return number
 
 
 def find(op: Operation) -> Outcome[int]:

@@ -7,7 +7,7 @@ import anyio
 
 from outlive.actors.chaoskit.processes import WorkerEnded, WorkerProcess
 
-_LOOK: Final = 0.1
+_PAUSE: Final = 1.0
 
 
 class Crew:
@@ -40,8 +40,7 @@ class Crew:
 
     async def _keep(self, worker: WorkerProcess) -> None:
         while True:
-            while worker.alive:
-                await anyio.sleep(_LOOK)
+            await worker.ended()
             self.deaths += 1
             await worker.start()
             try:
@@ -49,4 +48,4 @@ class Crew:
             except WorkerEnded:
                 if worker.alive:  # it is frozen, or its links are cut: its own patience decides
                     continue
-                await anyio.sleep(1)
+                await anyio.sleep(_PAUSE)

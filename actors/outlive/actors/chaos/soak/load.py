@@ -15,6 +15,7 @@ from outlive.infra.bus import BusError
 from outlive.infra.client import Client
 from outlive.protocol.commands import Verdict
 from outlive.protocol.errors import OutliveError
+from outlive.protocol.operations import OperationStatus
 from outlive.protocol.task import Reason, ReasonCode, Status, TaskRecord
 
 WEIGHTS: Final = {"plain": 8, "approved": 2, "called": 2, "timed": 3, "family": 2, "signalled": 1, "stopped": 1}
@@ -98,7 +99,7 @@ class Load:
     async def _help(self, task: TaskRecord, reason: Reason | None, key: tuple[str, str]) -> None:
         try:
             if reason is None:
-                await self._try("retry", self._client.retry(task.task_id))
+                await self._retry(task.task_id)
             elif reason.reason == ReasonCode.APPROVAL:
                 operation = f"{reason.step_id}:{reason.operation_id}"
                 await self._try("approve", self._client.approve(task.task_id, operation, digest=reason.digest))
@@ -109,6 +110,15 @@ class Load:
             await anyio.sleep(2 * _LOOK)  # the page that we read may be older than the answer
         finally:
             self._helping.discard(key)
+
+    async def _retry(self, task_id: str) -> None:
+        """Try the steps again that failed: a recorded failure stands until somebody does."""
+        page = await self._client.operations(task_id)
+        failed = [one.step_id for one in page.operations if one.status != OperationStatus.SUCCEEDED]
+        for step_id in failed:
+            await self._try("retry", self._client.retry(task_id, step_id))
+        if not failed:
+            await self._try("retry", self._client.retry(task_id))
 
     async def _resolve(self, task_id: str, operation: str) -> None:
         """Look outside before an answer is given, late enough for what is under way to have arrived."""

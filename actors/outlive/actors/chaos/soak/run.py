@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import anyio
@@ -11,6 +11,7 @@ import msgspec
 
 from outlive.actors.chaos.control import Control, NotBroken
 from outlive.actors.chaos.schedule import Run, Told, at_random
+from outlive.actors.chaos.soak.audit import Audit, Violation
 from outlive.actors.chaos.soak.crew import Crew
 from outlive.actors.chaos.soak.load import Load
 from outlive.actors.testing.fake_service import URL_VARIABLE, FakeService, fake_service
@@ -64,20 +65,26 @@ class Soaked(msgspec.Struct, kw_only=True):
 
     plan: Plan
     figures: Figures
-    violations: Sequence[Any]
+    violations: Sequence[Violation]
     faults: Sequence[Told] = ()
 
 
 async def soak(server: Server, plan: Plan, say: Callable[[str], None]) -> Soaked:
     """Run a soak on these servers, in a database and under a prefix of its own."""
-    async with fresh(server) as own, fake_service() as service, Client(own.settings, by="a person", timeout=60) as client:
+    async with (
+        fresh(server) as own,
+        fake_service() as service,
+        Client(own.settings, by="a person", timeout=60) as client,
+    ):
         return await Soak(own, service, client, plan, say).run()
 
 
 class Soak:
     """A soak on servers that nobody else uses."""
 
-    def __init__(self, server: Server, service: FakeService, client: Client, plan: Plan, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, server: Server, service: FakeService, client: Client, plan: Plan, say: Callable[[str], None]
+    ) -> None:
         self._server = server
         self._service = service
         self._client = client
@@ -114,10 +121,8 @@ class Soak:
             await Run(control, self._actors, self._plan.seed, self._tell).play(entries)
             for _ in range(10):  # one that is frozen, or has just died, hears it later
                 with anyio.move_on_after(5):
-                    try:
+                    with suppress(NotBroken):
                         await control.calm()
-                    except NotBroken:
-                        pass
                 await anyio.sleep(1)
 
     async def _actors(self) -> Sequence[tuple[str, str]]:
@@ -161,8 +166,6 @@ class Soak:
             await connection.close(timeout=10)
 
     async def _judge(self, took: float) -> Soaked:
-        from outlive.actors.chaos.soak.audit import Audit
-
         async with self._connected() as connection:
             audit = Audit(self._server, self._service, connection, self._load.submitted)
             violations = await audit.run()
