@@ -58,6 +58,13 @@ async def ticket(task: Task) -> int:
 
 
 @app.task
+async def told(task: Task) -> int:
+    """Open one ticket when told."""
+    await task.wait_for(go)
+    return await task.call(open_ticket, "at last")
+
+
+@app.task
 async def charge(task: Task) -> int:
     """Charge one card."""
     return await task.call(charge_card, 1200)

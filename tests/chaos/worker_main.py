@@ -2,7 +2,8 @@
 ``python -m tests.chaos.worker_main MODULE:NAME FD``.
 
 It writes ``ready`` to a descriptor when it serves; SIGTERM drains it (during its start it just ends), as for
-``outlive worker``; on Linux it dies with the test process. `_skew` gives it a wrong wall clock on demand.
+``outlive worker``; on Linux it dies with the test process. `_skew` gives it a wrong wall clock on demand,
+``CHAOS_TOOLS`` lets it be broken as with ``outlive worker --chaos``.
 """
 
 import asyncio
@@ -18,6 +19,8 @@ import anyio
 
 from outlive.actors import logging
 from outlive.actors.app import App
+from outlive.actors.chaos import Chaos
+from outlive.actors.chaos.links import Links
 from outlive.actors.worker import Worker
 from outlive.infra import failpoints
 from outlive.infra.settings import Settings
@@ -31,12 +34,20 @@ async def serve(app: App, ready: int) -> None:
     asked: Callable[[], None] = scope.cancel
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: asked())  # noqa: PLW0108  # what it names changes
+    found = Settings.load()
+    links = Links(found) if os.environ.get("CHAOS_TOOLS") else None
     with scope:
-        async with Worker(app, Settings.load(), watchdog=True) as worker:
+        async with (
+            anyio.create_task_group() as group,
+            Worker(app, links.through if links else found, watchdog=True) as worker,
+        ):
             asked = worker.stop
+            if links:
+                await group.start(Chaos(worker, found, links).run)
             os.write(ready, b"ready\n")
             os.close(ready)
             await worker.run()
+            group.cancel_scope.cancel()
 
 
 def main(spec: str, ready: int) -> None:

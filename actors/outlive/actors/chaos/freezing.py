@@ -1,7 +1,7 @@
 """Freezing a process, with a guard outside that lets it go on whatever happens to who asked for it.
 
-Which processes of this machine and user are frozen stands in a folder, so that `thaw` can let them go on earlier: they
-hear nothing themselves.
+Which workers of this machine and user are frozen stands in a folder, one for each installation, so that `thaw` can let
+them go on earlier: they hear nothing themselves.
 """
 
 import os
@@ -11,8 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
-_FOLDER: Final = f"outlive-frozen-{os.getuid()}"
+from outlive.infra.settings import Settings
+
 _GUARD: Final = """
 import os, sys, time
 time.sleep(float(sys.argv[2]))
@@ -24,9 +26,9 @@ except OSError:
 """
 
 
-def freeze_self(seconds: float) -> None:
+def freeze_self(settings: Settings, seconds: float) -> None:
     """Stop this process for so many seconds; a process of its own lets it go on, even when nobody else is left."""
-    mark = _folder() / str(os.getpid())
+    mark = _folder(settings) / str(os.getpid())
     mark.touch()
     guard = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), str(seconds), str(mark), str(int(signal.SIGCONT))],
@@ -38,27 +40,29 @@ def freeze_self(seconds: float) -> None:
     guard.wait()
 
 
-def frozen() -> list[int]:
-    """Return the ids of this user's frozen workers on this machine."""
-    return sorted(int(mark.name) for mark in _folder().iterdir() if mark.name.isdecimal())
+def frozen(settings: Settings) -> list[int]:
+    """Return the process ids of the frozen workers of an installation on this machine."""
+    return sorted(int(mark.name) for mark in _folder(settings).iterdir() if mark.name.isdecimal())
 
 
-def thaw(pid: int | None = None) -> list[int]:
+def thaw(settings: Settings, pid: int | None = None) -> list[int]:
     """Let a frozen worker of this machine go on, or all of them; return those that did."""
-    return [each for each in frozen() if pid in (None, each) and _wake(each)]
+    return [each for each in frozen(settings) if pid in (None, each) and _wake(settings, each)]
 
 
-def _wake(pid: int) -> bool:
+def _wake(settings: Settings, pid: int) -> bool:
     try:
-        (_folder() / str(pid)).unlink()
+        (_folder(settings) / str(pid)).unlink()
         os.kill(pid, signal.SIGCONT)
     except (FileNotFoundError, ProcessLookupError):  # its time was up, or it was killed meanwhile
         return False
     return True
 
 
-def _folder() -> Path:
-    folder = Path(tempfile.gettempdir(), _FOLDER)
+def _folder(settings: Settings) -> Path:
+    """Make the folder of an installation: its NATS server and prefix name it."""
+    port = urlsplit(settings.nats_url or "").port
+    folder = Path(tempfile.gettempdir(), f"outlive-frozen-{os.getuid()}-{settings.prefix}-{port}")
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
         raise PermissionError(f"{folder} belongs to somebody else")

@@ -16,6 +16,7 @@ from outlive.actors.chaos.commands import CommandFaults, Frames
 from outlive.infra.settings import Settings
 
 _PIECE: Final = 1 << 16
+_OPENS: Final = 10.0  # seconds
 _NATS: Final = 4222
 _POSTGRES: Final = 5432
 
@@ -32,6 +33,7 @@ class Link:
         self._upstream = host, port
         self._commands = commands
         self._pairs: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._quick = asyncio.Event()
         self.is_cut = False
         self.latency = 0.0
@@ -42,6 +44,12 @@ class Link:
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_PIECE)
         self.port = server.sockets[0].getsockname()[1]
         self._server = server
+
+    async def close(self) -> None:
+        """Listen no more, reset what is connected, and wait until that is gone."""
+        self._server.close()
+        self.cut(True)
+        await asyncio.gather(*self._serving, return_exceptions=True)
 
     def cut(self, on: bool) -> None:
         """Reset all connections, and every new one, until it is set off."""
@@ -57,17 +65,24 @@ class Link:
         self._quick = asyncio.Event()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving = asyncio.current_task()
+        assert serving is not None
+        self._serving.add(serving)
+        serving.add_done_callback(self._serving.discard)
+        await self._serve(reader, writer)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if self.is_cut:
-                return
+                raise ConnectionRefusedError
             other_reader, other_writer = await asyncio.open_connection(*self._upstream, limit=_PIECE)
         except OSError:
+            writer.transport.abort()
             return
-        finally:
-            if self.is_cut:
-                writer.transport.abort()
         both = {writer, other_writer}
         self._pairs |= both
+        if self.is_cut:  # meanwhile
+            self.cut(True)
         try:
             frames = Frames(self._commands, writer) if self._commands else None
             up = asyncio.create_task(self._pump(reader, other_writer, other_writer.write))
@@ -75,6 +90,7 @@ class Link:
             await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
             up.cancel()
             down.cancel()
+            await asyncio.wait({up, down})
         finally:
             self._pairs -= both
             for each in both:
@@ -114,7 +130,8 @@ class Links:
         self._loop = asyncio.new_event_loop()
         opened = threading.Event()
         threading.Thread(target=self._run, args=(opened,), name="chaos links", daemon=True).start()
-        opened.wait()
+        if not opened.wait(_OPENS):
+            raise Unproxied("no proxy could be started on loopback")
         self.through: Final = msgspec.structs.replace(
             settings,
             nats_url=_led_over(settings.nats_url or "", self.nats.port),

@@ -127,7 +127,7 @@ class Chaos:
     async def _last(self, on: _On, tenant: str) -> None:
         """Let a fault be on for its time."""
         if on.fault.fault == "freeze-worker":
-            freeze_self(on.fault.seconds)
+            freeze_self(self._settings, on.fault.seconds)
         else:
             self._apply(on.fault.fault, tenant)
             with on.scope, anyio.move_on_after(on.until - time.monotonic()):

@@ -78,10 +78,11 @@ def freeze_actor(given: Given, task_id: str, seconds: float) -> int:
 
 @click.command()
 @click.argument("pid", required=False, type=int)
+@client_options
 @pass_given
 def unfreeze(given: Given, pid: int | None) -> None:
     """Let frozen workers of this machine go on before their time: one, or all."""
-    awake = freezing.thaw(pid)
+    awake = freezing.thaw(embedded.locate(given.settings()), pid)
     if given.as_json:
         output.emit({"unfrozen": awake})
     else:
@@ -150,7 +151,7 @@ def slow(given: Given, where: str, **options: Any) -> int:
 @pass_given
 def calm(given: Given) -> None:
     """End all faults now, in all workers; those that are frozen on this machine go on."""
-    awake = freezing.thaw()
+    awake = freezing.thaw(embedded.locate(given.settings()))
     _tell(given, [*asyncio.run(_with(given, lambda control: control.calm()))])
     if awake and not given.as_json:
         click.echo(f"{output.count(len(awake), 'frozen worker')} went on")
@@ -161,7 +162,10 @@ def calm(given: Given) -> None:
 @pass_given
 def list_faults(given: Given) -> None:
     """List the workers that can be broken, and what is on in each."""
-    reports, ice = asyncio.run(_with(given, lambda control: control.list())), freezing.frozen()
+    reports, ice = (
+        asyncio.run(_with(given, lambda control: control.list())),
+        freezing.frozen(embedded.locate(given.settings())),
+    )
     if given.as_json:
         output.emit({"workers": reports, "frozen": ice})
         return

@@ -14,6 +14,7 @@ from outlive.actors.console.interrupt import run as interruptible
 from outlive.actors.console.options import Given, client_options, pass_given
 from outlive.infra import embedded
 from outlive.infra.client import Client
+from outlive.infra.settings import Settings
 from outlive.protocol.task import Status
 
 
@@ -68,12 +69,12 @@ async def _play(given: Given, entries: Sequence[Entry], seed: int) -> int:
                 - max((one.at for one in told), default=0)
             )
         finally:
-            await asyncio.shield(_calm(control))
+            await asyncio.shield(_calm(control, settings))
     return codes.DONE if any(one.ok for one in told) or not told else codes.FAILED
 
 
-async def _calm(control: Control) -> None:
-    freezing.thaw()
+async def _calm(control: Control, settings: Settings) -> None:
+    freezing.thaw(settings)
     try:
         await control.calm()
     except NotBroken:
