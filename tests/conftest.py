@@ -48,6 +48,7 @@ def _nothing_blocks_the_loop() -> Iterator[None]:
         excluded_modules=[
             "outlive.actors.testing",
             "outlive.actors.chaoskit",
+            "outlive.actors.chaos.soak",
         ],  # test kits: their loops serve nobody else
     ) as check:
         for function in check.functions.values():

@@ -155,6 +155,30 @@ def test_a_killed_actor_goes_on_in_its_worker(here: Installation) -> None:
     assert "no worker holds task long-2" in here.run("chaos", "kill", "actor", "long-2", code=1).stderr
 
 
+def test_workers_are_broken_and_calmed(here: Installation) -> None:
+    begun = [
+        json.loads(line)
+        for line in here.run("chaos", "slow", "nats", "--by", "0.01", "--for", "60", "--json").stdout.splitlines()
+    ]
+    assert [report["ok"] for report in begun] == [True] * WORKERS
+    listed = here.run("chaos", "list").stdout.splitlines()
+    assert len(listed) == WORKERS
+    assert all("the link to NATS is slow (" in line for line in listed)
+    assert "no such task" in here.run("chaos", "lose-answers", "--worker", "nobody", code=1).stderr.lower()
+    assert here.run("chaos", "calm").stdout.count("1 fault(s) ended") == WORKERS
+    assert here.run("chaos", "unfreeze").stdout == "0 workers went on\n"
+    (here.folder / "plan.json").write_text('[{"at": 0, "fault": "skew-clock", "target": "all", "for": 0.2}]')
+    (told,) = map(json.loads, here.run("chaos", "run", "plan.json", "--json").stdout.splitlines())
+    assert (told["ok"], told["entry"]["for"], told["message"].count("the wall clock is wrong for 0.2 s")) == (
+        True,
+        0.2,
+        WORKERS,
+    )
+    (here.folder / "wrong.json").write_text('[{"at": 0, "fault": "cut-cable"}]')
+    assert "Error: wrong.json is no schedule: " in here.run("chaos", "run", "wrong.json", code=1).stderr
+    assert "give a FILE, or --random" in here.run("chaos", "run", code=2).stderr
+
+
 def test_the_installation_is_looked_after(here: Installation) -> None:
     assert here.ask("migrate") == {"applied": []}
     assert here.run("migrate").stdout == "up to date\n"

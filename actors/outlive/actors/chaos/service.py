@@ -115,7 +115,12 @@ class Chaos:
         ended, self._on = self._on, []
         for on in ended:
             on.scope.cancel()
-        await self._reply(message, self._report(ok=True, text=f"worker {os.getpid()}: {len(ended)} faults ended"))
+        await self._reply(
+            message,
+            self._report(
+                ok=True, text=f"worker {os.getpid()}: {len(ended)} fault{'' if len(ended) == 1 else 's'} ended"
+            ),
+        )
 
     async def _list(self, message: Msg) -> None:
         calm = _read(message, Calm)
