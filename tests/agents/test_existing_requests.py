@@ -158,6 +158,21 @@ async def test_another_model_is_asked_about_or_told(shared: Server, policy: str)
     ]
 
 
+async def test_the_first_request_in_flight_is_asked_about_too(shared: Server) -> None:
+    old, new = Model("old", hangs_at=1), Model("new")
+    app = _app(old)
+    async with dying(app, shared) as client:
+        await client.submit(app.kinds["clerk"].with_options(task_id="first"), "go")
+        await asyncio.wait_for(old.reached.wait(), 30)
+    async with serving(_app(new), shared) as client:
+        await status_soon(shared, "first", "paused")
+        assert new.asked == 0
+        (reason,) = (await client.get("first")).reasons
+        await client.answer("first", str(reason.step_id), "go on")
+        assert await client.result("first", str, timeout=30) == "done"
+    assert len(await rows(shared, AUDITED, "first")) == 1
+
+
 async def test_a_person_may_stop_instead(shared: Server) -> None:
     await _begun_under_another(shared, "stops")
     new = Model("new")

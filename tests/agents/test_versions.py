@@ -188,6 +188,30 @@ async def test_a_request_in_flight_goes_to_no_other_model_without_a_word(shared:
     assert len(audited) == 1
 
 
+async def test_the_first_request_in_flight_goes_to_no_other_model_without_a_word(shared: Server) -> None:
+    reached, gate = asyncio.Event(), asyncio.Event()
+
+    async def stuck(_: str) -> Any:
+        reached.set()
+        await gate.wait()
+
+    old, new = Script(stuck, name="old"), Script(finish(2), name="new")
+    app = _app(old)
+    async with dying(app, shared) as client:
+        await client.submit(app.kinds["worker"].with_options(task_id="first"), "go")
+        await asyncio.wait_for(reached.wait(), 30)
+    async with serving(_app(new), shared) as client:
+        await asyncio.wait_for(_asked(shared, "first"), 30)
+        assert not new.requests
+        (reason,) = (await client.get("first")).reasons
+        assert "model function:old is now function:new" in reason.message
+        await client.answer("first", str(reason.step_id), "go on")
+        async with asyncio.timeout(60):
+            assert await client.handle("first", int).result() == 2
+    assert len(await rows(shared, "select 1 from audit where task_id = 'first' and what = 'version'")) == 1
+    assert [s for s in await told(shared, "first") if s.startswith("Decided (model function:old is now function:new)")]
+
+
 async def test_another_version_stands_in_the_audit_trail_once_however_often_it_is_tried(shared: Server) -> None:
     reached, again, gate = asyncio.Event(), asyncio.Event(), asyncio.Event()
 

@@ -238,7 +238,9 @@ class _Run:
         flow, number = flow_of(self.task), self.responses + 1
         place = self.place(f"request-{number}")
         recorded = place in flow.history.done
-        before = Version(self.model, "", "") if self.model is not None else None
+        begun = self.changes.begun(place) if self.model is None else None
+        last = begun.model if begun is not None else self.model
+        before = Version(last, "", "") if last is not None else None
         self.changes.now = Version(asked.model, "", "")
         version = await self.changes.settle(number, before, recorded=recorded)
         prompt, most = ("", Usage()) if recorded else asked.measured(output_tokens)

@@ -92,7 +92,8 @@ class Run:
         self._brakes.decided()
         self._edited()
         recorded = self._flow.history.done.get(self._flow.next_place)
-        version = await self._changes.settle(self._decisions, self._last, recorded=recorded is not None)
+        before = self._last or self._changes.begun(self._flow.next_place)
+        version = await self._changes.settle(self._decisions, before, recorded=recorded is not None)
         step_id = self._flow.place()
         context = self._context() if recorded is None else Context("", Outline())
         rules = self._rules()
@@ -105,7 +106,7 @@ class Run:
             "number": self._decisions, "model": version.model, "prompt": version.prompt, "request": context.outline,
         })  # fmt: skip
         decision = Decision(
-            self._flow, step_id, tool, bound, before=self._last, spending=self._spending, tools=self._agent.tools,
+            self._flow, step_id, tool, bound, before=before, spending=self._spending, tools=self._agent.tools,
             most=Usage(input=context.outline.tokens, output=self._agent.output_tokens),
         )  # fmt: skip
         decided = await decision

@@ -18,6 +18,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from outlive.actors.flow import Flow
+from outlive.actors.history import OPERATION
 from outlive.actors.question import Question
 from outlive.infra import happenings
 from outlive.infra.records import AnswerRow, Claim, Record
@@ -184,6 +185,15 @@ class Changes:
                 what = f"stopped by a person: {describe(last, then)}"
                 raise Ended(Failure(type="VersionChanged", message=what, error_class="permission_denied"))
         raise AssertionError("unreachable")
+
+    def begun(self, place: str) -> Version | None:
+        """What the request at a place was last made with, by an incarnation before; None: it was not made."""
+        intended = self.flow.history.operations.get((place, OPERATION))
+        asked: dict[str, str] = codec.decode((intended.arguments if intended is not None else None) or b"{}")
+        if "model" not in asked:
+            return None
+        same = asked["prompt"] == self.now.prompt
+        return Version(asked["model"], asked["prompt"], self.now.instructions if same else "")
 
     def _kept(self, found: Version) -> None:
         """Where the policy has the task stay with the old version: tell it, once for each new one."""
