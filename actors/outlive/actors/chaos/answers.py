@@ -1,8 +1,13 @@
 """Answers of tools that are lost: the effect has happened, the caller sees a timeout."""
 
+from typing import Final
+
+import anyio
+
 from outlive.infra import failpoints
 
-POINT = "effect.after"
+POINT: Final = "effect.after"
+_AGAIN: Final = 0.2  # seconds after which it is armed again, if another one that ended has disarmed it
 
 
 async def lose_answers() -> None:
@@ -10,6 +15,7 @@ async def lose_answers() -> None:
     try:
         while True:
             failpoints.arm(POINT, "lose")
-            await failpoints.reached(POINT)
+            with anyio.move_on_after(_AGAIN):
+                await failpoints.reached(POINT)
     finally:
         failpoints.disarm(POINT)

@@ -16,15 +16,13 @@ class Holding:
         self._held: dict[tuple[str, str], asyncio.Event] = {}
         self._installed = False
 
-    def hold(self, key: tuple[str, str]) -> None:
-        """Let the next tool of a task (tenant, id) wait; its intent is durable by then."""
+    def hold_only(self, keys: set[tuple[str, str]]) -> None:
+        """Let the next tool of these tasks (tenant, id) wait, its intent durable by then; others go on."""
         self._install()
-        self._held.setdefault(key, asyncio.Event())
-
-    def let_go(self, key: tuple[str, str]) -> None:
-        """Let it go on."""
-        if (event := self._held.pop(key, None)) is not None:
-            event.set()
+        for key in self._held.keys() - keys:
+            self._held.pop(key).set()
+        for key in keys - self._held.keys():
+            self._held[key] = asyncio.Event()
 
     def _install(self) -> None:
         if self._installed:

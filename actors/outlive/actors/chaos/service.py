@@ -31,8 +31,9 @@ from outlive.protocol.subjects import Subjects
 class _On:
     """A fault that is on."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: Fault, tenant: str) -> None:
         self.fault: Final = fault
+        self.actor: Final = tenant, str(fault.task_id)
         self.until: Final = time.monotonic() + fault.seconds
         self.scope: Final = anyio.CancelScope()
 
@@ -94,11 +95,11 @@ class Chaos:
         if (refused := self._refusal(message, fault)) is not None:
             await self._reply(message, self._report(ok=False, text=refused))
             return
-        on = _On(fault)
+        on = _On(fault, message.subject.split(".")[1])
         self._on.append(on)
         text = f"worker {os.getpid()}: {WORDS[fault.fault]} for {fault.seconds:g} s"
         await self._reply(message, self._report(ok=True, text=text))
-        self._group.start_soon(self._last, on, message.subject.split(".")[1])
+        self._group.start_soon(self._last, on)
 
     def _refusal(self, message: Msg, fault: Fault) -> str | None:
         if fault.fault == "freeze-actor":
@@ -129,27 +130,28 @@ class Chaos:
 
     # --- faults
 
-    async def _last(self, on: _On, tenant: str) -> None:
+    async def _last(self, on: _On) -> None:
         """Let a fault be on for its time."""
         if on.fault.fault == "freeze-worker":
             freeze_self(self._settings, on.fault.seconds)
-        else:
-            self._apply(on.fault.fault, tenant)
+        try:
+            self._apply(on.fault.fault)
             with on.scope, anyio.move_on_after(on.until - time.monotonic()):
                 await (lose_answers() if on.fault.fault == "lose-answers" else anyio.sleep_forever())
-        if on in self._on:
-            self._on.remove(on)
-        self._apply(on.fault.fault, tenant, on.fault)
+        finally:
+            if on in self._on:
+                self._on.remove(on)
+            self._apply(on.fault.fault)
 
-    def _apply(self, kind: str, tenant: str, ended: Fault | None = None) -> None:
+    def _apply(self, kind: str) -> None:
         """Set a switch as the faults of its kind that are on want it: the strongest counts."""
-        faults = [each.fault for each in self._on if each.fault.fault == kind]
-        share = max((fault.share for fault in faults), default=0.0)
-        measure = max((fault.measure for fault in faults), key=abs, default=0.0)
+        on = [each for each in self._on if each.fault.fault == kind]
+        share = max((each.fault.share for each in on), default=0.0)
+        measure = max((each.fault.measure for each in on), key=abs, default=0.0)
         match kind.partition("-"):
             case ("cut" | "slow" as how, _, where) if self._links is not None:
                 link = self._links.nats if where == "nats" else self._links.postgres
-                self._links.call(*((link.cut, bool(faults)) if how == "cut" else (link.slow, measure)))
+                self._links.call(*((link.cut, bool(on)) if how == "cut" else (link.slow, measure)))
             case ("drop" | "duplicate" | "delay" as how, _, _) if self._links is not None:
                 setattr(self._links.commands, how, share)
                 if how == "delay":
@@ -157,10 +159,9 @@ class Chaos:
             case ("skew", _, _):
                 skew(measure)
             case ("freeze", _, "actor"):
-                for fault in faults:
-                    self._holding.hold((tenant, str(fault.task_id)))
-                if ended is not None and ended.task_id not in {fault.task_id for fault in faults}:
-                    self._holding.let_go((tenant, str(ended.task_id)))
+                self._holding.hold_only({each.actor for each in on})
+            case _:  # a freeze is over by now, and answers are lost as long as somebody waits for that
+                pass
 
     # --- replies
 

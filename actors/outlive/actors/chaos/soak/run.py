@@ -99,6 +99,7 @@ class Soak:
 
     async def run(self) -> Soaked:
         """Load and break, mend, wait for the ends, judge."""
+        ended = 0.0
         async with anyio.create_task_group() as group:
             await group.start(self._crew.run)
             self._began = time.monotonic()
@@ -107,13 +108,16 @@ class Soak:
             async with anyio.create_task_group() as both:
                 both.start_soon(self._load.submit_all)
                 both.start_soon(self._break)
-            took = time.monotonic() - self._began
-            self._say(f"{took:.0f} s: all is submitted, nothing is broken any more; waiting for the ends")
+            self._say(f"{self._took:.0f} s: all is submitted, nothing is broken any more; waiting for the ends")
             await self._until_ended()
-            took = time.monotonic() - self._began
+            ended = self._took
             group.cancel_scope.cancel()
         self._say("every worker has ended; judging")
-        return await self._judge(took)
+        return await self._judge(ended)
+
+    @property
+    def _took(self) -> float:
+        return time.monotonic() - self._began
 
     async def _break(self) -> None:
         entries = [*at_random(self._plan.seed, self._plan.seconds, self._plan.every)]
@@ -139,9 +143,8 @@ class Soak:
             await anyio.sleep(_MINUTE)
             counts = await self._counts()
             done = Counter(told.entry.fault for told in self._told if told.ok)
-            took = time.monotonic() - self._began
             self._say(
-                f"{took:.0f} s: {len(self._load.submitted)} submitted, {dict(counts)}, {done.total()} faults, "
+                f"{self._took:.0f} s: {len(self._load.submitted)} submitted, {dict(counts)}, {done.total()} faults, "
                 f"{self._crew.deaths} workers died, refused {dict(self._load.failures.most_common(3))}"
             )
 
