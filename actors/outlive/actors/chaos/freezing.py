@@ -1,7 +1,7 @@
 """Freezing a process, with a guard outside that lets it go on whatever happens to who asked for it.
 
-Which workers of this machine and user are frozen stands in a folder, one for each installation, so that `thaw` can let
-them go on earlier: they hear nothing themselves.
+Which workers of this machine and user are frozen stands in a folder, under their installation's name, so that `thaw` can
+let them go on earlier: they hear nothing themselves.
 """
 
 import os
@@ -28,7 +28,7 @@ except OSError:
 
 def freeze_self(settings: Settings, seconds: float) -> None:
     """Stop this process for so many seconds; a process of its own lets it go on, even when nobody else is left."""
-    mark = _folder(settings) / str(os.getpid())
+    mark = _mark(settings, os.getpid())
     mark.touch()
     guard = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), str(seconds), str(mark), str(int(signal.SIGCONT))],
@@ -42,7 +42,7 @@ def freeze_self(settings: Settings, seconds: float) -> None:
 
 def frozen(settings: Settings) -> list[int]:
     """Return the process ids of the frozen workers of an installation on this machine."""
-    return sorted(int(mark.name) for mark in _folder(settings).iterdir() if mark.name.isdecimal())
+    return sorted(int(mark.suffix[1:]) for mark in _mark(settings, 0).parent.glob(f"{_name(settings)}.*"))
 
 
 def thaw(settings: Settings, pid: int | None = None) -> list[int]:
@@ -52,18 +52,21 @@ def thaw(settings: Settings, pid: int | None = None) -> list[int]:
 
 def _wake(settings: Settings, pid: int) -> bool:
     try:
-        (_folder(settings) / str(pid)).unlink()
+        _mark(settings, pid).unlink()
         os.kill(pid, signal.SIGCONT)
     except (FileNotFoundError, ProcessLookupError):  # its time was up, or it was killed meanwhile
         return False
     return True
 
 
-def _folder(settings: Settings) -> Path:
-    """Make the folder of an installation: its NATS server and prefix name it."""
-    port = urlsplit(settings.nats_url or "").port
-    folder = Path(tempfile.gettempdir(), f"outlive-frozen-{os.getuid()}-{settings.prefix}-{port}")
+def _name(settings: Settings) -> str:
+    """Name an installation: by its prefix and its NATS server."""
+    return f"{settings.prefix}-{urlsplit(settings.nats_url or '').port}"
+
+
+def _mark(settings: Settings, pid: int) -> Path:
+    folder = Path(tempfile.gettempdir(), f"outlive-frozen-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
         raise PermissionError(f"{folder} belongs to somebody else")
-    return folder
+    return folder / f"{_name(settings)}.{pid}"

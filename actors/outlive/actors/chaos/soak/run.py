@@ -8,7 +8,9 @@ from typing import Any, Final
 
 import anyio
 import msgspec
+from anyio import to_thread
 
+from outlive.actors.chaos import freezing
 from outlive.actors.chaos.control import Control, NotBroken
 from outlive.actors.chaos.schedule import Run, Told, at_random
 from outlive.actors.chaos.soak.audit import Audit, Violation
@@ -123,11 +125,11 @@ class Soak:
         entries = [*at_random(self._plan.seed, self._plan.seconds, self._plan.every)]
         async with Control(self._server.settings) as control:
             await Run(control, self._actors, self._plan.seed, self._tell).play(entries)
-            for _ in range(10):  # one that is frozen, or has just died, hears it later
-                with anyio.move_on_after(5):
-                    with suppress(NotBroken):
-                        await control.calm()
-                await anyio.sleep(1)
+            await to_thread.run_sync(freezing.thaw, self._server.settings)
+            for _ in range(2):  # one that was frozen hears it the second time
+                with suppress(NotBroken):
+                    await control.calm()
+                await anyio.sleep(_LOOK)
 
     async def _actors(self) -> Sequence[tuple[str, str]]:
         running = await self._client.list(status=[Status.RUNNING], limit=50)
