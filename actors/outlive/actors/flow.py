@@ -14,6 +14,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Final, Literal, NamedTuple, get_args
 
+from outlive.actors.alarm import Alarm
 from outlive.actors.history import OPERATION, History, call_text
 from outlive.actors.places import Places
 from outlive.actors.world import World
@@ -340,11 +341,7 @@ class Flow(Places):
         person: bool = False,
     ) -> bool:
         """Wait for an event or a time. Returns whether the event came. Only between `enter` and `leave`."""
-        loop = asyncio.get_running_loop()
-        timer = None
-        if deadline is not None:
-            left = (deadline - self.world.clock.now()).total_seconds()
-            timer = loop.call_later(max(0.0, left), _ring, event)
+        alarm = Alarm(self.world.clock, deadline, event) if deadline is not None else None
         self.waits[step_id] = Wait(what, deadline, event, person)
         self.in_flight -= 1
         self._settle()
@@ -353,8 +350,8 @@ class Flow(Places):
             if not self._open.is_set():
                 await self._open.wait()
         finally:
-            if timer is not None:
-                timer.cancel()
+            if alarm is not None:
+                alarm.cancel()
             event.cancel()  # nobody is woken by it any more
             del self.waits[step_id]
             self.in_flight += 1
@@ -487,8 +484,3 @@ class Flow(Places):
 
 def _same(one: Reason, other: Reason) -> bool:
     return (one.reason, one.step_id, one.operation_id) == (other.reason, other.step_id, other.operation_id)
-
-
-def _ring(event: "asyncio.Future[bool]") -> None:
-    if not event.done():
-        event.set_result(False)
