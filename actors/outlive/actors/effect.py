@@ -4,8 +4,7 @@
     consent     where the tool wants one: a person's yes to exactly these arguments, used once (`outlive.actors.consent`)
     intend      the operation is durable as `started` before the tool runs
     call        as for any step
-    find out    an attempt without an outcome is never repeated blindly: the remote that knows the key gets it again,
-                a tool with a reconciler asks the world, and where nobody can be asked a person decides
+    find out    an attempt without an outcome is never repeated blindly: by its key, its reconciler, or a person
 
 What may follow a lost answer is one pure function of the declaration: `outlive.protocol.paths.after_lost_answer`.
 """
