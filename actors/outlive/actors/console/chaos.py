@@ -18,7 +18,16 @@ from outlive.infra import embedded
 from outlive.infra.client import Client
 
 
-@click.group()
+class WholeLines(click.Group):
+    """A group whose help cuts no command's line short."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
+        """Write each command with the first paragraph of its help."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.commands[name].get_short_help_str(1000)) for name in sorted(self.commands)])
+
+
+@click.group(cls=WholeLines)
 def chaos() -> None:
     """Break things, to see what happens.
 
