@@ -29,7 +29,7 @@ class WholeLines(click.Group):
 
 @click.group(cls=WholeLines)
 def chaos() -> None:
-    """Break things, to see what happens.
+    """Break things, to see what happens: kill, freeze, cut, explore, soak.
 
     Faults end by themselves after a time, or with 'outlive chaos calm'. Only workers started with --chaos can be broken.
     """

@@ -63,7 +63,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = MappingProxyType(
             "doctor": Entry("operate:doctor", "Check servers, schema, streams and workers; say how to mend each."),
             "migrate": Entry("operate:migrate", "Bring the database to this version's schema."),
             "dead-letters": Entry("letters:dead_letters", "See and settle messages that could not be read."),
-            "chaos": Entry("chaos:chaos", "Break things, to see what happens: kill, freeze, cut, explore, soak, ..."),
+            "chaos": Entry("chaos:chaos", "Break things, to see what happens: kill, freeze, cut, explore, soak."),
             "bench": Entry("bench:measure", "Measure durable steps per second on this machine."),
         },
     }
