@@ -235,7 +235,8 @@ def declare(fn: Callable[..., Any], **options: Unpack[ToolOptions]) -> DeclaredT
     if not isinstance(limit, Limit | None):
         raise declared.refuse(f"rate_limit={limit!r} is no limit. Write: rate_limit=Limit(calls=10, per=1)")
     signature = read(declared, Operation)
-    rule, unique, prepare = (options.get(name) for name in ("requires_approval", "unique", "prepare"))
+    rule, unique = options.get("requires_approval"), options.get("unique")
+    prepare: Any = options.get("prepare")
     if callable(rule):
         check_rule(declared, "requires_approval", rule, signature.arguments)
     if callable(unique):
@@ -253,7 +254,7 @@ def declare(fn: Callable[..., Any], **options: Unpack[ToolOptions]) -> DeclaredT
         )
     except ValueError as error:
         raise declared.refuse(str(error)) from None
-    if callable(prepare):
+    if prepare is not None:
         tool.prepare(prepare)
     return tool
 
