@@ -33,6 +33,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = MappingProxyType(
             "run": Entry("run:run", "Run one task to its end, with all it needs."),
             "worker": Entry("worker:worker", "Run one worker for an app."),
             "check": Entry("check:check", "Say of each tool what happens when its answer is lost."),
+            "replay": Entry("replay:replay", "Run exported tasks through today's code, before it is deployed."),
         },
         "Tasks": {
             "submit": Entry("submit:submit", "Submit a task."),

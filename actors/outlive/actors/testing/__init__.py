@@ -6,6 +6,7 @@
 - `failpoints`: kill, delay or fail a worker at a named point (``OUTLIVE_FAILPOINTS`` for workers in other processes).
 - `TestWorker`: a worker in a process of its own, to be killed, frozen and started again.
 - `assert_effects_once`, `assert_progress_gapless`: what must hold afterwards.
+- `replay`: runs an exported task through today's code, without calling anything.
 - `explore`: runs a task once per point at which its worker may die, and compares.
 
 pytest has fixtures for these by itself, see `outlive.pytest_plugin`.
@@ -14,6 +15,7 @@ pytest has fixtures for these by itself, see `outlive.pytest_plugin`.
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
+from outlive.actors.replay import Different, Replayed, Unreadable, replay
 from outlive.actors.testing.clock import VirtualTime, virtual_time
 from outlive.actors.testing.fake_service import (
     URL_VARIABLE,
@@ -37,11 +39,14 @@ __all__ = [
     "Action",
     "Backend",
     "Counts",
+    "Different",
     "Effect",
     "FakeClient",
     "FakeService",
+    "Replayed",
     "Server",
     "TestWorker",
+    "Unreadable",
     "VirtualTime",
     "assert_effects_once",
     "assert_progress_gapless",
@@ -49,6 +54,7 @@ __all__ = [
     "failpoints",
     "fake_service",
     "fresh",
+    "replay",
     "server",
     "server_sync",
     "virtual_time",

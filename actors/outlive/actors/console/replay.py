@@ -1,0 +1,53 @@
+"""``replay``: does today's code still follow what tasks did before? Needs no servers, calls no tool."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from outlive.actors.app import App
+from outlive.actors.console import apps, output
+from outlive.actors.console.options import Given, json_option, pass_given
+from outlive.actors.replay import Different, Replayed
+from outlive.actors.replay import replay as follow
+
+
+@click.command()
+@click.argument("app", metavar="APP")
+@click.argument(
+    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@json_option
+@pass_given
+def replay(given: Given, app: str, files: tuple[Path, ...]) -> int:
+    """Run exported tasks through today's code, before it is deployed.
+
+    APP is module:name. FILE is what 'outlive export TASK' wrote. No tool is called: recorded results answer. Exits with
+    1 where the code takes another way, and says at which step.
+    """
+    loaded = apps.load(app)
+    outcomes = [(file, asyncio.run(_follow(loaded, file))) for file in files]
+    for file, outcome in outcomes:
+        _tell(file, outcome, as_json=given.as_json)
+    return 1 if any(isinstance(outcome, Different) for _, outcome in outcomes) else 0
+
+
+async def _follow(app: App, file: Path) -> Replayed | Different:
+    try:
+        return await follow(app, file)
+    except Different as different:
+        return different
+
+
+def _tell(file: Path, outcome: Replayed | Different, *, as_json: bool) -> None:
+    match outcome:
+        case Replayed():
+            more = outcome._asdict()
+            till = "to its end" if outcome.ended else "as far as it got"
+            line = f"{outcome.kind} followed {till}, {output.count(outcome.steps, 'step')}"
+        case Different():
+            more, line = {"message": str(outcome)}, str(outcome)
+    if as_json:
+        output.emit({"file": str(file), "ok": isinstance(outcome, Replayed), **more})
+    else:
+        click.echo(f"{file}: {line}")
