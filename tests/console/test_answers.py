@@ -229,6 +229,9 @@ async def test_a_task_whose_own_code_failed_goes_on_after_a_fix(client: Client) 
     with pytest.raises(CommandRefused) as caught:
         await client.skip(handle.task_id, "1", "b")
     assert caught.value.answer.message == f'Step 1 of task {handle.task_id} is completed: its result stands: "a"'
+    again = await typed("retry", handle.task_id, "1")
+    assert again.exit_code == 1
+    assert 'its result stands: "a"' in again.stderr
     broken.clear()
     assert (await typed("retry", handle.task_id)).exit_code == 0
     assert await handle.result(10) == "a"
