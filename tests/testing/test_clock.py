@@ -80,6 +80,24 @@ async def test_no_renewed_lease_is_over_after_a_jump(shared: Server) -> None:
     assert all(9 < left <= 10.5 for left in lefts), lefts
 
 
+async def test_a_jump_waits_for_whoever_has_locked_a_row_and_will_write_it(shared: Server) -> None:
+    """As the ingester does: it locks the cursor's row first, and writes it later in the transaction."""
+    waiting = "select 1 from pg_locks where not granted and database = (select oid from pg_database where datname = current_database())"
+    ingester: Any = await asyncpg.connect(shared.postgres_dsn)
+    observer: Any = await asyncpg.connect(shared.postgres_dsn)
+    await ingester.execute("insert into outlive_store.cursor (stream) values ('s')")
+    async with virtual_time(shared.postgres_dsn) as time, asyncio.TaskGroup() as group:
+        async with ingester.transaction():
+            await ingester.execute("select 1 from outlive_store.cursor where stream = 's' for update")
+            jump = group.create_task(time.advance(60))
+            while not await observer.fetchval(waiting):  # noqa: ASYNC110  # a table tells no event
+                await asyncio.sleep(0.01)
+            await ingester.execute("update outlive_store.cursor set seq = 1 where stream = 's'")
+        await jump
+    await ingester.close()
+    await observer.close()
+
+
 async def test_time_does_not_go_back(shared: Server) -> None:
     async with virtual_time(shared.postgres_dsn) as time:
         with pytest.raises(ValueError, match="go back"):

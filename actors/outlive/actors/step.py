@@ -247,6 +247,7 @@ class ToolStep(Limited, Generic[R]):
         arguments = (operation or self._operation(),) if what.takes_operation else ()
         named = self.tool.whole(self.bound)  # a companion need not repeat the tool's defaults
         outside = context.current.set(None)  # what a tool calls is its own business
+        behalf = context.calling.set((self, self.tool.name if what is self.tool else getattr(what, "name", "?")))
         limit = asyncio.timeout(self.tool.timeout)
         try:
             async with limit:
@@ -266,6 +267,17 @@ class ToolStep(Limited, Generic[R]):
             raise
         finally:
             context.current.reset(outside)
+            context.calling.reset(behalf)
+
+    @property
+    def on_behalf(self) -> context.Cause:
+        """On whose behalf the tool is called."""
+        tool, claim = self.tool, self.flow.claim
+        declared = "read_only" if tool.read_only else "idempotent" if tool.idempotent else "effect"
+        worker = self.flow.world.worker
+        return context.Cause(
+            claim.task_id, self.step_id, tool.name, tool.name, self.key, self.attempt, worker, declared
+        )
 
     @property
     def key(self) -> str:

@@ -1,8 +1,9 @@
 -- Virtual time for tests: outlive.clock() is the true time plus an offset from a table.
 
 -- name: exclude
--- Nobody writes or renews a lease meanwhile: one computed before the jump would be committed after it, and be over.
-lock table outlive_store.worker, outlive_store.cursor in share row exclusive mode
+-- Nobody writes or renews a lease meanwhile: one computed before the jump would be committed after it, and be over. Nor does anybody hold
+-- a row that they are going to write (the ingester's `look`): they would wait for this lock, and the jump for their row.
+lock table outlive_store.worker, outlive_store.cursor in exclusive mode
 
 -- name: table
 -- It stays when the true clock is back: to drop it would wait for whoever just reads it.

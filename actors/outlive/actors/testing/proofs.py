@@ -3,23 +3,29 @@
 from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any
 
-from outlive.actors.testing.fake_service import FakeService
+from outlive.actors.testing.fake_service import FakeClient, FakeService
+from outlive.actors.testing.world import FakeWorld
 from outlive.infra.handle import Handle
 from outlive.infra.reader import Gap, Item
 from outlive.protocol.events import StatusEvent
 
 
-async def assert_effects_once(effects: FakeService | Mapping[str, int], expected: int | None = None) -> None:
+async def assert_effects_once(
+    effects: FakeService | FakeClient | FakeWorld | Mapping[str, int], expected: int | None = None
+) -> None:
     """No effect happened more than once; with `expected`, exactly so many happened.
 
     Args:
-        effects: the fake service, whose effects are counted by key; or how often each happened, by any name.
+        effects: the fake service or world, whose effects are counted by key; or how often each happened, by any name.
         expected: how many different ones.
 
     Raises:
         AssertionError: which ones happened how often.
     """
-    counts = dict((await effects.counts()).keys) if isinstance(effects, FakeService) else dict(effects)
+    if isinstance(effects, FakeService):
+        counts = dict((await effects.counts()).keys)
+    else:
+        counts = dict(effects.counts().keys) if isinstance(effects, FakeClient | FakeWorld) else dict(effects)
     twice = {name: count for name, count in counts.items() if count > 1}
     assert not twice, f"{len(twice)} effects happened more than once: {list(twice.items())[:5]}"
     happened = [name for name, count in counts.items() if count]

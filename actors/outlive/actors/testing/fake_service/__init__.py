@@ -23,6 +23,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import httpx
 
+from outlive.actors.context import Cause, cause
+
 Action: TypeAlias = Literal["lose_answer", "drop", "hang", "late", "throttle", "fail"]
 """See `outlive.actors.testing.fake_service.__main__.Behaviour`."""
 
@@ -50,6 +52,13 @@ class Effect(NamedTuple):
     body: Any
     at: float
     """Seconds since 1970, by the service's own clock."""
+    cause: Cause | None = None
+    """On whose behalf: of a tool's code that was called by a task (see `outlive.actors.context.cause`)."""
+
+
+def effect_of(row: Mapping[str, Any]) -> Effect:
+    """Read an effect as the service keeps it."""
+    return Effect(**{**row, "cause": None if row["cause"] is None else Cause(*row["cause"])})
 
 
 class FakeClient:
@@ -67,7 +76,8 @@ class FakeClient:
             httpx.HTTPStatusError: the service refused (422, 429 or what it was told to answer).
             httpx.TransportError: no answer; it may have been done.
         """
-        headers = {"Idempotency-Key": key} if key else {}
+        headers = {"Outlive-Cause": json.dumps(found)} if (found := cause()) is not None else {}
+        headers.update({"Idempotency-Key": key} if key else {})
         path = f"/effect/{name}" if keys else f"/effect/{name}?keys=off"
         answer = self._http.post(path, json=body, headers=headers).raise_for_status()
         number: int = answer.json()["effect"]
@@ -80,7 +90,7 @@ class FakeClient:
     def effects(self, *, key: str | None = None, name: str | None = None) -> list[Effect]:
         """What was done, oldest first."""
         asked = {field: value for field, value in (("key", key), ("name", name)) if value is not None}
-        return [Effect(**row) for row in self._http.get("/effects", params=asked).raise_for_status().json()]
+        return [effect_of(row) for row in self._http.get("/effects", params=asked).raise_for_status().json()]
 
     def behave(
         self,

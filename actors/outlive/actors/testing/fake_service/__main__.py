@@ -7,7 +7,8 @@ its URL and ends when its standard input ends, so with the process that started 
 ``POST /effect/{name}``      Performs an effect: a row. Header ``Idempotency-Key``: once per key; a repeat gets the
                              stored answer and ``Idempotent-Replayed: true``, another body under the key gets 422.
                              ``?keys=off``: keys are written down and not honoured.
-``GET /effects``             All effects ``{id, name, key, body, at}``, oldest first; ``?key=`` and ``?name=`` filter.
+                             Header ``Outlive-Cause`` (JSON): on whose behalf, kept with the effect.
+``GET /effects``             All effects ``{id, name, key, body, at, cause}``, oldest first; ``?key=`` and ``?name=`` filter.
 ``GET /counts``              ``{"keys": {key: effects}, "names": {name: effects}, "requests": {key: requests}}``.
 ``POST /behave``             Adds a behaviour (see `Behaviour`); ``DELETE /behave`` removes all.
 ===========================  =====================================================================================
@@ -31,7 +32,7 @@ ACTIONS: Final = ("lose_answer", "drop", "hang", "late", "throttle", "fail")
 SCHEMA: Final = """
 pragma journal_mode = wal;
 pragma synchronous = off;
-create table if not exists effect (id integer primary key, name text, key text, body text, at real);
+create table if not exists effect (id integer primary key, name text, key text, body text, at real, cause text);
 create index if not exists effect_key on effect (key);
 create table if not exists request (id integer primary key, name text, key text, behaviour text, at real);
 """
@@ -101,14 +102,16 @@ class World:
             )
             return behaviour
 
-    def perform(self, name: str, key: str | None, body: str, *, honour: bool) -> tuple[int, dict[str, Any], bool]:
+    def perform(
+        self, name: str, key: str | None, body: str, *, honour: bool, cause: str = "null"
+    ) -> tuple[int, dict[str, Any], bool]:
         """Do the effect, once per key where keys are honoured; gives status, answer, and whether it is a repeat."""
         with self._lock:
             query = "select id, name, body from effect where key = ? order by id limit 1"
             known = self._db.execute(query, (key,)).fetchone() if honour and key else None
             if known is None:
-                row = (name, key, body, time.time())
-                done = self._db.execute("insert into effect (name, key, body, at) values (?, ?, ?, ?)", row)
+                row = (name, key, body, time.time(), cause)
+                done = self._db.execute("insert into effect (name, key, body, at, cause) values (?, ?, ?, ?, ?)", row)
                 return 200, {"effect": done.lastrowid, "name": name, "key": key}, False
         if (known["name"], known["body"]) != (name, body):
             return 422, {"error": f"the key {key} was used with another body"}, True
@@ -119,7 +122,7 @@ class World:
         query = "select * from effect where (?1 is null or key = ?1) and (?2 is null or name = ?2) order by id"
         with self._lock:
             rows = self._db.execute(query, (key, name)).fetchall()
-        return [{**dict(row), "body": json.loads(row["body"])} for row in rows]
+        return [{**dict(row), "body": json.loads(row["body"]), "cause": json.loads(row["cause"])} for row in rows]
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Effects by key and by name, and requests by key."""
@@ -188,7 +191,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, {})
 
     def _effect(self, name: str, body: str, *, honour: bool) -> None:
-        key = self.headers.get("Idempotency-Key")
+        key, cause = self.headers.get("Idempotency-Key"), self.headers.get("Outlive-Cause", "null")
         world = self._world
         behaviour = world.arrived(name, key)
         match behaviour:
@@ -199,12 +202,12 @@ class Handler(BaseHTTPRequestHandler):
             case Behaviour(action="drop"):
                 return self._hang_up()
             case Behaviour(action="late", seconds=seconds):
-                later = threading.Timer(seconds, world.perform, (name, key, body), {"honour": honour})
+                later = threading.Timer(seconds, world.perform, (name, key, body), {"honour": honour, "cause": cause})
                 later.daemon = True
                 later.start()
                 return self._hang_up()
             case _:
-                status, answer, repeat = world.perform(name, key, body, honour=honour)
+                status, answer, repeat = world.perform(name, key, body, honour=honour, cause=cause)
         if behaviour and behaviour.action == "lose_answer":
             return self._hang_up()
         if behaviour and behaviour.action == "hang":
