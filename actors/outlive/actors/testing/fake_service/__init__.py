@@ -58,7 +58,8 @@ class Effect(NamedTuple):
 
 def effect_of(row: Mapping[str, Any]) -> Effect:
     """Read an effect as the service keeps it."""
-    return Effect(**{**row, "cause": None if row["cause"] is None else Cause(*row["cause"])})
+    effect = Effect(**row)
+    return effect if effect.cause is None else effect._replace(cause=Cause(*effect.cause))  # JSON knows no tuples
 
 
 class FakeClient:
