@@ -37,17 +37,15 @@ async def serve(app: App, ready: int) -> None:
     found = Settings.load()
     links = Links(found) if os.environ.get("CHAOS_TOOLS") else None
     with scope:
-        async with (
-            anyio.create_task_group() as group,
-            Worker(app, links.through if links else found, watchdog=True) as worker,
-        ):
-            asked = worker.stop
-            if links:
-                await group.start(Chaos(worker, found, links).run)
-            os.write(ready, b"ready\n")
-            os.close(ready)
-            await worker.run()
-            group.cancel_scope.cancel()
+        async with anyio.create_task_group() as group:
+            async with Worker(app, links.through if links else found, watchdog=True) as worker:
+                asked = worker.stop
+                if links:
+                    await group.start(Chaos(worker, found, links).run)
+                os.write(ready, b"ready\n")
+                os.close(ready)
+                await worker.run()
+            group.cancel_scope.cancel()  # not before it has drained
 
 
 def main(spec: str, ready: int) -> None:
