@@ -130,12 +130,12 @@ async def test_an_answer_that_does_not_come_leaves_it_open(remote: Remote, send:
         await send(operation(), "POST", remote.url)
 
     def slow(_: Request) -> Reply:
-        time.sleep(0.6)
+        time.sleep(3)
         return Reply()
 
     remote.answer = slow
     with pytest.raises(OutcomeUnknown):
-        await send(operation(seconds=0.3), "POST", remote.url)
+        await send(operation(seconds=1.5), "POST", remote.url)
     assert len(remote.seen) == 2
 
 

@@ -68,7 +68,7 @@ def test_no_command_but_the_starting_ones_starts_servers(words: list[str], tmp_p
     assert result.stdout == ""
     assert result.stderr.startswith(f"Error: no servers: nothing runs in {tmp_path}/state. Start them in another")
     assert "outlive up" in result.stderr
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert not (tmp_path / "state").exists()
 
 

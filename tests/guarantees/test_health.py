@@ -40,7 +40,7 @@ async def test_a_healthy_worker_tells_its_lags_through_the_api(shared: Server) -
         assert record["incarnation"] == str(worker.incarnation) == report["ingester"]
         assert record["health"]["problems"] == []
         assert set(record["health"]["lags"]) == {"heartbeat", "journal", "relay", "ingester", "loop"}
-        assert all(0 <= lag < 0.6 for lag in record["health"]["lags"].values())
+        assert all(0 <= lag < 5 for lag in record["health"]["lags"].values())
         assert record["health"]["last_command"] and record["health"]["last_commit"]
         assert report["commands_behind"] == 0
 

@@ -70,7 +70,7 @@ async def test_a_frozen_event_loop_loses_its_task_after_a_lease_and_ends_with_it
         )
         begun = time.monotonic()
         await until(shared, "select epoch > 1 from outlive_store.task")
-        assert time.monotonic() - begun < 2.5 * LEASE
+        assert time.monotonic() - begun < 5 * LEASE
         frozen = one if one.pid == first else two
         assert await frozen.exited(within=LEASE) == 1
         assert "in spin" in frozen.log and "watchdog was not fed for 1.5 s" in frozen.log

@@ -214,7 +214,7 @@ async def test_a_wrong_token_is_told_at_once(shared: Server) -> None:
     with pytest.raises(Disconnected, match=r"(?i)authorization"):
         async with Bus(url):
             pass
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 4.5, "it went on trying"
 
 
 async def _break_protocol(bus: Bus) -> None:

@@ -48,6 +48,6 @@ async def test_a_cancelled_statement_whose_server_says_nothing_ends_within_a_bou
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await pool.fetchval("select pg_sleep(30)")
-        assert time.monotonic() - begun < 3.0
+        assert time.monotonic() - begun < 15, "not after the 30 s of the query"
         proxy.answers_left = None
         await _all_usable(pool, 2)

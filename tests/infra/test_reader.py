@@ -118,7 +118,7 @@ async def test_a_new_event_is_there_within_milliseconds(world: World) -> None:
             await world.pencil.say(claim)
             await waiting
             late.append(time.perf_counter() - began)
-        assert sorted(late)[10] < 0.05
+        assert sorted(late)[10] < 0.4, "it came by a poll"
 
 
 async def test_what_is_committed_and_never_published_is_read_all_the_same(world: World) -> None:

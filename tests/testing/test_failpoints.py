@@ -41,7 +41,7 @@ async def test_sleep_holds_for_its_seconds() -> None:
     failpoints.arm("publish.before", "sleep:0.05")
     began = time.monotonic()
     await failpoints.hit("publish.before")
-    assert 0.04 < time.monotonic() - began < 1
+    assert time.monotonic() - began > 0.04
 
 
 async def test_reached_arms_a_point_that_only_counts() -> None:

@@ -52,13 +52,13 @@ async def follow_own(given: Given, app: str, by: str, order: Order, asked: inter
                 app, 1, servers.variables(found), grace=found.grace, hurry=asked.hurry, say=view.doing,
                 options=["--log-level", "warning", "--log-json" if given.as_json else "--log-text"], on_line=view.line,
             )  # fmt: skip
-            async with anyio.create_task_group() as group, Client(found, by=by) as client:
+            async with anyio.create_task_group() as group:
                 group.start_soon(fleet.run)
                 await fleet.ready.wait()
-                handle = await order.submit(client)
-                view.doing(f"task {handle.task_id}")
-                code = await Follower(client, view, stay=somebody_looks() and not given.as_json).follow(
-                    {handle.task_id: 1}
-                )
+                async with Client(found, by=by) as client:  # closed before all is cancelled
+                    handle = await order.submit(client)
+                    view.doing(f"task {handle.task_id}")
+                    stay = somebody_looks() and not given.as_json
+                    code = await Follower(client, view, stay=stay).follow({handle.task_id: 1})
                 group.cancel_scope.cancel()
     return code
