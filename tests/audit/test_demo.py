@@ -215,6 +215,7 @@ def test_where_nobody_can_be_asked_nothing_is_sent(start: Callable[..., Running]
     assert [f"OUTLIVE_STATE_DIR={path} outlive up" for path in servers] == last["commands"][:-1]
 
 
+@pytest.mark.slow
 def test_the_report_goes_to_a_mail_server_where_there_is_one(start: Callable[..., Running], site: str) -> None:
     with postbox() as box:
         demo = start("yes", "to=you@example.com", path=site, OUTLIVE_SMTP_URL=box.smtp)
@@ -228,6 +229,7 @@ def test_the_report_goes_to_a_mail_server_where_there_is_one(start: Callable[...
     assert not list(demo.folder.glob("*/outbox"))
 
 
+@pytest.mark.slow
 def test_a_plain_loop_opens_eight_tickets_for_seven_findings(start: Callable[..., Running], site: str) -> None:
     end = start("plain", path=site).lines(status=0)[-1]
     assert said_and_counted(end) == {"findings": (7, None), "tickets": (7, 8)}

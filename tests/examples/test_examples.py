@@ -111,6 +111,7 @@ def test_the_analyst_reports_with_references_that_exist(here: Installation) -> N
     assert "step 2 of 3: outline a.py" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_reviewer_asks_a_person_and_the_answers_are_in_its_review(here: Installation) -> None:
     stopped = here.run("example", "contracts", "--task-id", "review", code=3)
     assert "Asks: hosting.txt, clause 2 (Fee)" in stopped.stderr

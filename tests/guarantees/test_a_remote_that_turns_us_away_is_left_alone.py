@@ -74,7 +74,7 @@ def later(seconds: str, status: int = 429) -> Reply:
     return Reply(status, {"error": "later"}, {"Retry-After": seconds})
 
 
-@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("status", [429, pytest.param(503, marks=pytest.mark.slow)])
 async def test_twenty_parallel_tasks_in_two_workers_and_all_that_come_after_them_leave_it_alone(
     shared: Server, door: Door, status: int
 ) -> None:
@@ -102,7 +102,7 @@ async def test_twenty_parallel_tasks_in_two_workers_and_all_that_come_after_them
         await assert_progress_gapless(shared, [*tasks, *more])
 
 
-@pytest.mark.parametrize("kind", ["frees", "writes"])
+@pytest.mark.parametrize("kind", [pytest.param("frees", marks=pytest.mark.slow), "writes"])
 async def test_one_is_told_and_all_workers_know_also_one_that_starts_later(
     shared: Server, door: Door, kind: str
 ) -> None:

@@ -46,7 +46,7 @@ async def test_lost_request_with_reconcile_is_sent_again_after_settle(shared: Se
         assert tuple(operation) == ("succeeded", 2)
 
 
-@pytest.mark.parametrize("point", KILLED)
+@pytest.mark.parametrize("point", some(KILLED, "effect.after", "outcome.before_commit"))
 async def test_killed_between_intent_and_record_with_reconcile_is_one_effect(
     shared: Server, service: FakeService, point: str
 ) -> None:
@@ -58,7 +58,7 @@ async def test_killed_between_intent_and_record_with_reconcile_is_one_effect(
         assert (await service.counts()).names == {"open_ticket": 1}
 
 
-@pytest.mark.parametrize("point", KILLED[:3])
+@pytest.mark.parametrize("point", some(KILLED[:3], "effect.after"))
 async def test_killed_without_key_and_query_asks_a_person_and_never_calls_again(
     shared: Server, service: FakeService, point: str
 ) -> None:

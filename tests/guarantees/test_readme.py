@@ -156,6 +156,7 @@ def _typed() -> list[str]:
     return [*console, *re.findall(r"`(outlive chaos [^`]+)`", README)]
 
 
+@pytest.mark.slow
 async def test_the_first_screen_can_be_typed(project: Path) -> None:
     """Servers, two workers, a submit that is watched, and a kill from another terminal; all as written."""
     up, submit, approve, kill = _typed()

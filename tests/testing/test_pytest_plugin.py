@@ -75,6 +75,7 @@ def _pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_its_fixtures_kill_and_explore(tmp_path: Path) -> None:
     (tmp_path / "test_user.py").write_text(_TESTS)
     done = _pytest(tmp_path, "-q", "test_user.py")
