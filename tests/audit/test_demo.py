@@ -203,7 +203,8 @@ def test_two_crashes_a_lost_answer_and_a_person_lose_nothing_and_double_nothing(
     assert not list(demo.folder.glob("*/servers"))
 
 
-@pytest.mark.parametrize("keep", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("keep", [True, False])
 def test_where_nobody_can_be_asked_nothing_is_sent(start: Callable[..., Running], site: str, *, keep: bool) -> None:
     demo = start(*["keep"] * keep, path=site)
     last = demo.lines(status=3)[-1]

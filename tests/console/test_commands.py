@@ -155,6 +155,7 @@ def test_a_killed_actor_goes_on_in_its_worker(here: Installation) -> None:
     assert "no worker holds task long-2" in here.run("chaos", "kill", "actor", "long-2", code=1).stderr
 
 
+@pytest.mark.slow
 def test_workers_are_broken_and_calmed(here: Installation) -> None:
     begun = [
         json.loads(line)

@@ -156,6 +156,7 @@ def test_the_migration_edits_what_a_person_agrees_to(here: Installation) -> None
     _end(up)
 
 
+@pytest.mark.slow
 def test_a_cancelled_migration_puts_its_files_back(here: Installation) -> None:
     up = _served(here)
     here.run("submit", "migrator", "goal=Replace utcnow", "--task-id", "m")

@@ -15,6 +15,7 @@ from tests.actors.remote import Reply
 from tests.actors.scene import attempts, rows, serving, soon, status_soon, told
 from tests.agents.provider import THOUGHT, Provider, answer, completion, providing
 from tests.agents.script import Script, finish, plan
+from tests.chaos.harness import some
 
 QUICK: Final = RetryPolicy(max_attempts=3, base=0.01, cap=0.02)
 PLAN: Final = completion(plan("look"))
@@ -167,7 +168,9 @@ GARBAGE: Final[dict[str, Reply]] = {
 }
 
 
-@pytest.mark.parametrize("name", GARBAGE)
+@pytest.mark.parametrize(
+    "name", some(GARBAGE, "an empty body", "broken json", "an unknown tool", "an output of another type")
+)
 async def test_garbage_is_told_to_the_model_a_few_times_and_then_a_person_is_asked(shared: Server, name: str) -> None:
     with providing(PLAN, GARBAGE[name]) as provider:
         app = _app(provider.model, repairs=2, context_tokens=4000)

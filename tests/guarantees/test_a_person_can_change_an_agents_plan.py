@@ -34,7 +34,7 @@ async def _answer(client: Client, shared: Server, item: str) -> None:
 
 @pytest.mark.parametrize(
     "failpoints",
-    some(["", *KILLS], "", "outcome.before_commit=kill@2", "intent.after_commit=kill@2", "ingest.after_commit=kill@2"),
+    some(["", *KILLS], "", "outcome.before_commit=kill@2"),
 )
 async def test_whatever_dies_the_agent_goes_on_by_the_edited_plan(
     shared: Server, service: FakeService, failpoints: str

@@ -24,9 +24,7 @@ KILLS = [
     "failpoints",
     some(
         KILLS,
-        "claim.after=kill@2",
         "outcome.before_commit=kill@1",
-        "outcome.after_commit=kill@3",
         "ingest.after_commit=kill@2",
     ),
 )

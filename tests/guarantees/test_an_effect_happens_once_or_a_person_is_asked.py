@@ -257,7 +257,7 @@ async def test_a_yes_is_used_once(shared: Server, service: FakeService) -> None:
         await assert_progress_gapless(shared, ["mail-0"])
 
 
-@pytest.mark.parametrize("point", ["intent.before_commit", *KILLED])
+@pytest.mark.parametrize("point", some(["intent.before_commit", *KILLED], "intent.after_commit", "effect.after"))
 async def test_killed_after_a_yes_is_one_effect(shared: Server, service: FakeService, point: str) -> None:
     async with worker(shared, service, f"{point}=kill", EFFECTS_SETTLE="0.2") as killed:
         tasks = await submit_many(shared, "mail", 1)

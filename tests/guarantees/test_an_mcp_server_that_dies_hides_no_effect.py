@@ -86,7 +86,7 @@ async def test_a_call_without_an_answer_in_time_is_unknown(shared: Server, mcp: 
         assert len(mcp.effects) == 1
 
 
-@pytest.mark.parametrize(("tool", "times"), [("send", 1), ("put", 2)])
+@pytest.mark.parametrize(("tool", "times"), [("send", 1), pytest.param("put", 2, marks=pytest.mark.slow)])
 async def test_a_worker_killed_in_the_middle_of_a_call_repeats_only_what_may_be_repeated(
     shared: Server, tmp_path: Path, tool: str, times: int
 ) -> None:

@@ -6,7 +6,7 @@ from outlive.actors.testing import FakeService, Server
 from outlive.infra.client import Client
 from outlive.protocol.commands import Approve, Reject, Retry
 from outlive.protocol.errors import CommandRefused
-from tests.chaos.harness import WorkerProcess, assert_progress_gapless, fetch, submit_many, until, wait_all_final
+from tests.chaos.harness import WorkerProcess, assert_progress_gapless, fetch, some, submit_many, until, wait_all_final
 
 APP = "tests.chaos.consent_app:app"
 PAUSED = "select count(*) = 1 from outlive.task where status = 'paused'"
@@ -53,14 +53,18 @@ async def test_one_question_one_answer_each_part_used_once(shared: Server, servi
 
 @pytest.mark.parametrize(
     "failpoint",
-    [
-        "outcome.after_commit=kill",  # the answer is a fact, nothing is used
-        "intent.before_commit=kill@4",
-        "intent.after_commit=kill@4",
-        "effect.before=kill@3",
+    some(
+        [
+            "outcome.after_commit=kill",  # the answer is a fact, nothing is used
+            "intent.before_commit=kill@4",
+            "intent.after_commit=kill@4",
+            "effect.before=kill@3",
+            "effect.after=kill@3",
+            "outcome.before_commit=kill@5",
+        ],
+        "outcome.after_commit=kill",
         "effect.after=kill@3",
-        "outcome.before_commit=kill@5",
-    ],
+    ),
 )
 async def test_killed_between_answer_and_last_use_each_is_used_once(
     shared: Server, service: FakeService, failpoint: str

@@ -24,7 +24,7 @@ POINTS = [
 ]  # fmt: skip
 """All that lies between a person's word and the outcome."""
 
-MOMENTS = some(POINTS, "clerk.after_commit", "intent.after_commit", "effect.after", "outcome.before_commit")
+MOMENTS = some(POINTS, "clerk.after_commit", "effect.after")
 
 
 def worker(shared: Server, service: FakeService, failpoints: str = "") -> WorkerProcess:

@@ -150,7 +150,7 @@ async def _at_any_moment(server: Server, service: FakeService, *, times: int) ->
         await worker.close()
 
 
-@pytest.mark.parametrize("which", ["nats", "postgres"])
+@pytest.mark.parametrize("which", ["nats", pytest.param("postgres", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", ["gone", pytest.param("frozen", marks=pytest.mark.slow)])
 async def test_sigterm_ends_the_process_while_a_server_is_away(
     server: Server, service: FakeService, which: str, how: str

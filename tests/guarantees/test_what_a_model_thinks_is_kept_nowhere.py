@@ -77,7 +77,10 @@ async def _run(server: Server, app: App) -> str:
     [
         ([completion(plan("look")), completion(LOOK), completion([]), completion(finish(7))], False),
         ([streamed(plan("look"), "I plan"), streamed(LOOK, "I look"), streamed(finish(7), "I end")], True),
-        ([completion(plan("look")), TAGGED, TRUNCATED, completion(LOOK), completion(finish(7))], False),
+        pytest.param(
+            [completion(plan("look")), TAGGED, TRUNCATED, completion(LOOK), completion(finish(7))], False,
+            marks=pytest.mark.slow,
+        ),
         (
             [
                 completion(plan("look")), Reply(200, {"hello": THOUGHT}), Reply(500, {"error": {"message": "broken"}}),

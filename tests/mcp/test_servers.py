@@ -194,7 +194,7 @@ async def test_what_the_server_calls_an_error_fails_the_step_and_leaves_open_wha
         assert await ledger(shared, handle.task_id) == [("2", "unknown", 1)]
 
 
-@pytest.mark.parametrize("transport", ["command", "url"])
+@pytest.mark.parametrize("transport", [pytest.param("command", marks=pytest.mark.slow), "url"])
 async def test_a_server_that_is_not_there_was_not_called(
     shared: Server, transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,6 @@ import structlog
 
 from outlive.infra import database, failpoints, sql
 from outlive.infra.records import AnswerRow, AttemptRow, Claim, OperationRow, Record, Refusal, State
-from outlive.protocol import keys
 
 BATCH_MAX: Final = 200
 BATCH_MIN: Final = 8
@@ -189,16 +188,14 @@ class Batch:
         return merged
 
     def operations(self) -> Iterable[OperationRow]:
-        """Fold to one final image an operation; arguments and digest are the intent's (of a request the last one's)."""
+        """Fold to one final image an operation: digest of the first, arguments of the last that brings some."""
         final: dict[tuple[str, str], OperationRow] = {}
         for record in self.records:
             for row in record.operations:
                 if (earlier := final.get(row[:2])) is None:
                     final[row[:2]] = row
                     continue
-                again = row.arguments and keys.is_request(row.name)
-                arguments = row.arguments if again else earlier.arguments
-                note = row.note or earlier.note
+                arguments, note = row.arguments or earlier.arguments, row.note or earlier.note
                 final[row[:2]] = row._replace(arguments=arguments, digest=earlier.digest, note=note)
         return final.values()
 

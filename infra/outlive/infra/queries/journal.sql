@@ -70,9 +70,8 @@ o as (
          status = excluded.status, attempt = excluded.attempt, epoch = excluded.epoch, worker = excluded.worker,
          started_at = excluded.started_at, deadline = excluded.deadline, ended_at = excluded.ended_at,
          note = coalesce(excluded.note, o.note),
-         -- The intent's stand, except of a request to a model (see keys.request_name): the next attempt may go to another one.
-         arguments = case when right(excluded.name, 15) = '__model.request' and octet_length(excluded.arguments) > 0
-                          then excluded.arguments else o.arguments end),
+         -- An outcome brings none; the next attempt of a request to a model may be another one.
+         arguments = case when octet_length(excluded.arguments) > 0 then excluded.arguments else o.arguments end),
 a as (
   insert into attempt (tenant, task_id, step_id, operation_id, attempt, worker, started_at, ended_at, error_class, reason, wait_until)
   select own.tenant, own.task_id, x.step_id, x.operation_id, x.attempt, x.worker, x.started_at, x.ended_at, x.error_class, x.reason,
