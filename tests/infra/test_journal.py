@@ -160,12 +160,12 @@ async def test_an_operation_keeps_its_arguments_through_a_batch(desk: Desk) -> N
         await line.flushed()
         stored = "select status, attempt, arguments, epoch, worker, ended_at from operation"
         assert await desk.row(stored) == ("succeeded", 2, b'{"n":1}', 1, desk.me, NOW)
-        await line.commit(Record(operations=(operation("started", 3, b"other"),)))
+        await line.commit(Record(operations=(operation("started", 3, b""),)))
         assert await desk.row(stored) == ("started", 3, b'{"n":1}', 1, desk.me, None)
     assert await desk.rows("select attempt, reason from attempt") == [(1, "its worker ended")]
 
 
-async def test_a_request_to_a_model_has_the_arguments_of_its_last_attempt(desk: Desk) -> None:
+async def test_an_operation_whose_key_names_no_arguments_has_those_of_its_last_attempt(desk: Desk) -> None:
     [claim] = await desk.tasks(1)
     ask = operation("started", 1, b"old")._replace(name="clerk__model.request")
     async with desk.journal() as journal:
