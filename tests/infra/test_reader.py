@@ -2,7 +2,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from outlive.infra.questions import QuestionRefused
 from outlive.infra.reader import Gap, Item, OtherEvent, read
 from outlive.protocol.events import SEQ_HEADER, StatusEvent
 from outlive.protocol.task import Status
+from tests.infra.attention import Attention
 from tests.infra.pencil import START, Pencil
 from tests.infra.proxy import Proxy
 
@@ -72,6 +72,13 @@ async def unplugged(proxy: Proxy) -> AsyncGenerator[None]:
     proxy._server = await asyncio.start_server(proxy._serve, host, port)
 
 
+async def cut_off(bus: Bus) -> None:
+    """Return when a connection has noticed that nothing is there."""
+    async with asyncio.timeout(10):
+        while bus.connected:  # noqa: ASYNC110  # the bus tells no event of it
+            await asyncio.sleep(0.01)
+
+
 async def numbers(items: AsyncGenerator[Item], count: int | None = None) -> list[int]:
     """The numbers of the next `count` events, or of all to the end."""
     seen: list[int] = []
@@ -84,12 +91,12 @@ async def numbers(items: AsyncGenerator[Item], count: int | None = None) -> list
     return seen
 
 
-async def test_events_come_once_and_in_order_to_the_end(world: World) -> None:
+async def test_events_come_once_and_in_order_to_the_end(world: World, attention: Attention) -> None:
     async with world.api(), asyncio.TaskGroup() as tasks:
         claim = await world.pencil.task("t")
         await world.pencil.say(claim, 10)
         reading = tasks.create_task(numbers(world.read()))
-        await asyncio.sleep(0.2)
+        await attention.at_rest()
         for _ in range(10):
             await world.pencil.say(claim, 3)
         await world.pencil.end(claim)
@@ -105,53 +112,51 @@ async def test_a_reader_goes_on_behind_the_last_number_it_has(world: World) -> N
         assert await numbers(world.read(from_seq=601), 5) == [601, 602, 603, 604, 605]
 
 
-async def test_a_new_event_is_there_within_milliseconds(world: World) -> None:
+async def test_a_new_event_comes_by_itself(world: World, attention: Attention, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_SILENCE", (3600.0, 3600.0))  # nobody asks for it
     async with world.api(), aclosing(world.read()) as items:
         claim = await world.pencil.task("t")
         await world.pencil.say(claim)
         await anext(items)
-        late: list[float] = []
         for _ in range(20):
             waiting = asyncio.ensure_future(anext(items))
-            await asyncio.sleep(0.01)
-            began = time.perf_counter()
+            await attention.at_rest()
             await world.pencil.say(claim)
-            await waiting
-            late.append(time.perf_counter() - began)
-        assert sorted(late)[10] < 0.4, "it came by a poll"
+            async with asyncio.timeout(30):
+                await waiting
 
 
-async def test_what_is_committed_and_never_published_is_read_all_the_same(world: World) -> None:
+async def test_what_is_committed_and_never_published_is_read_all_the_same(world: World, attention: Attention) -> None:
     async with world.api():
         claim = await world.pencil.task("t")
         reading = asyncio.ensure_future(numbers(world.read(), 4))
-        await asyncio.sleep(0.2)
+        await attention.at_rest()
         await world.pencil.say(claim, 3, publish=False)
         await world.pencil.say(claim, 1)
         assert await reading == [1, 2, 3, 4]
 
 
-async def test_a_lost_last_event_is_found_in_the_silence_after_it(world: World) -> None:
+async def test_a_lost_last_event_is_found_in_the_silence_after_it(world: World, attention: Attention) -> None:
     async with world.api():
         claim = await world.pencil.task("t")
         await world.pencil.say(claim, 2)
         reading = asyncio.ensure_future(numbers(world.read()))
-        await asyncio.sleep(0.2)
+        await attention.at_rest()
         await world.pencil.end(claim, publish=False)
         assert await reading == [1, 2, 3]
 
 
-async def test_events_during_a_cut_are_read_after_it(world: World) -> None:
+async def test_events_during_a_cut_are_read_after_it(world: World, attention: Attention) -> None:
     claim = await world.pencil.task("t")
     async with world.api(), Proxy(world.server.nats_url) as proxy, Bus(proxy.url, token=world.server.nats_token) as bus:
         reading = asyncio.ensure_future(numbers(world.read(bus=bus)))
         await world.pencil.say(claim, 10)
-        await asyncio.sleep(0.2)
+        await attention.at_rest()
         async with unplugged(proxy):
+            await cut_off(bus)
             await world.pencil.say(claim, 200)
-            await asyncio.sleep(1.0)
         await world.pencil.say(claim, 5)
-        await asyncio.sleep(0.5)
+        await bus.wait_connected(10)
         await world.pencil.end(claim)
         assert await reading == list(range(1, 217))
 
@@ -162,22 +167,23 @@ async def test_a_link_cut_twenty_times_loses_and_repeats_nothing(world: World) -
         reading = asyncio.ensure_future(numbers(world.read(bus=bus)))
         for _ in range(20):
             await world.pencil.say(claim, 10)
+            await bus.wait_connected(10)
             proxy.cut()
-            await asyncio.sleep(0.02)
+            await cut_off(bus)
         await world.pencil.end(claim)
         assert await reading == list(range(1, 202))
 
 
-async def test_a_killed_server_is_outlived(server: Server) -> None:
+async def test_a_killed_server_is_outlived(server: Server, attention: Attention) -> None:
     assert server.pair is not None
     async with world_of(server) as world, world.api():
         claim = await world.pencil.task("t")
         await world.pencil.say(claim, 50)
         reading = asyncio.ensure_future(numbers(world.read()))
-        await asyncio.sleep(0.2)
+        await attention.at_rest()
         server.pair.nats.kill()
+        await cut_off(world.bus)
         await world.pencil.say(claim, 50, publish=False)
-        await asyncio.sleep(0.3)
         await server.pair.nats.start()
         await world.pencil.bus.wait_connected(10)
         await world.pencil.end(claim)
@@ -205,27 +211,30 @@ async def test_without_a_worker_the_stream_is_read(world: World, monkeypatch: py
         assert await numbers(world.read(from_seq=start)) == list(range(start, 52))
 
 
-async def test_without_a_worker_a_shorter_stream_is_waited_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_worker_a_shorter_stream_is_waited_out(
+    world: World, attention: Attention, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reader, "_PATIENCE", 0.2)
     claim = await world.pencil.task("t")
     await world.pencil.say(claim, 20)
     await world.bus.api(f"STREAM.PURGE.{world.server.subjects.progress_stream}", {"keep": 5})
     reading = asyncio.ensure_future(numbers(world.read(), 20))
-    await asyncio.sleep(0.8)
+    await attention.until(lambda: attention.searches == 2)  # what it found the first time did not content it
     assert not reading.done()
     async with world.api():
         assert await reading == list(range(1, 21))
 
 
-async def test_made_up_frames_do_not_move_the_cursor(world: World) -> None:
+async def test_made_up_frames_do_not_move_the_cursor(world: World, attention: Attention) -> None:
     subject = world.server.subjects.progress("default", "t")
     async with world.api():
         claim = await world.pencil.task("t")
         facts = await world.pencil.say(claim, 6)
         reading = asyncio.ensure_future(numbers(world.read()))
-        await asyncio.sleep(0.2)
+        await attention.at_rest()
         forged = facts[5].event
-        for payload, headers in (
+        heard = attention.heard
+        made_up: list[tuple[bytes, dict[str, str] | None]] = [
             (b"", None),
             (b"", {"Status": "100", "Description": "Idle Heartbeat"}),
             (b"keepalive", {SEQ_HEADER: "9"}),
@@ -234,19 +243,21 @@ async def test_made_up_frames_do_not_move_the_cursor(world: World) -> None:
             (forged.replace(b'"seq":6', b'"seq":7'), None),
             (forged.replace(b'"seq":6', b'"seq":7').replace(b'"task_id":"t"', b'"task_id":"u"'), {SEQ_HEADER: "7"}),
             (forged.replace(b'"seq":6', b'"seq":999999999'), {SEQ_HEADER: "999999999"}),
-        ):
+        ]
+        for payload, headers in made_up:
             await world.bus.publish(subject, payload, headers)
-        await asyncio.sleep(0.3)
+        await attention.until(lambda: attention.heard == heard + len(made_up))
+        await attention.at_rest()
         await world.pencil.say(claim, 6)
         await world.pencil.end(claim)
         assert await reading == list(range(1, 14))
 
 
-async def test_live_events_out_of_order_and_twice_are_put_right(world: World) -> None:
+async def test_live_events_out_of_order_and_twice_are_put_right(world: World, attention: Attention) -> None:
     async with world.api():
         claim = await world.pencil.task("t")
         reading = asyncio.ensure_future(numbers(world.read(), 6))
-        await asyncio.sleep(0.2)
+        await attention.at_rest()
         facts = await world.pencil.say(claim, 6, publish=False)
         await world.pencil.publish(claim, [facts[n] for n in (2, 0, 0, 1, 5, 3, 1, 4)])
         assert await reading == [1, 2, 3, 4, 5, 6]
@@ -338,14 +349,17 @@ async def test_an_event_larger_than_a_page_is_read(world: World) -> None:
         assert await numbers(world.read(), 3) == [1, 2, 3]
 
 
-async def test_a_slow_reader_keeps_a_bounded_backlog(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_reader_keeps_a_bounded_backlog(
+    world: World, attention: Attention, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reader, "BACKLOG", 20)
     async with world.api(), aclosing(world.read()) as items:
         claim = await world.pencil.task("t")
         await world.pencil.say(claim)
         await anext(items)
+        heard = attention.heard
         await world.pencil.say(claim, 200)
-        await asyncio.sleep(0.1)
+        await attention.until(lambda: attention.heard >= heard + 200)
         assert await numbers(items, 200) == list(range(2, 202))
 
 
@@ -353,7 +367,7 @@ async def _subscriptions(world: World) -> int:
     return sum(len(bus.nc._subs) for bus in (world.bus,))
 
 
-async def test_a_reader_that_is_left_or_cancelled_keeps_no_subscription(world: World) -> None:
+async def test_a_reader_that_is_left_or_cancelled_keeps_no_subscription(world: World, attention: Attention) -> None:
     async with world.api():
         await world.pencil.say(await world.pencil.task("t"), 3)
         before = await _subscriptions(world)
@@ -361,8 +375,9 @@ async def test_a_reader_that_is_left_or_cancelled_keeps_no_subscription(world: W
             assert await numbers(world.read(), 2) == [1, 2]
             with anyio.move_on_after(0.02):
                 await numbers(world.read())
+            rests = attention.rests
             reading = asyncio.ensure_future(numbers(world.read()))
-            await asyncio.sleep(0.01)
+            await attention.until(lambda: attention.rests > rests)  # noqa: B023  # at once
             reading.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await reading
