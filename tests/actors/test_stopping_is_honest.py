@@ -45,6 +45,11 @@ def _let(name: str) -> None:
     gates.of(name)[1].set()
 
 
+async def _past(name: str) -> None:
+    """Return when a branch has gone on, or was not let."""
+    await asyncio.wait_for(gates.of(f"{name} is past")[1].wait(), 10)
+
+
 @app.tool(idempotent=True)
 async def effect(name: str) -> str:
     entered, release = gates.of(name)
@@ -92,7 +97,10 @@ async def side_by_side(task: Task) -> list[str]:
     async def short() -> str:
         await task.call(look, "short")
         await _never("short")
-        await task.progress("short goes on")
+        try:
+            await task.progress("short goes on")
+        finally:
+            _let("short is past")
         return await task.call(look, "short again")
 
     return [*await task.gather(branch("a"), branch("b"), short())]
@@ -128,9 +136,9 @@ async def test_a_pause_amid_branches_lets_every_operation_in_flight_end(shared: 
             await _reach(name)
         await client.pause("t")
         _let("short")  # this branch meets the pause first
-        await asyncio.sleep(0.2)
+        await _past("short")
         _let("a")
-        await asyncio.sleep(0.1)
+        await row_soon(shared, "select 1 from operation where task_id = 't' and status = 'succeeded'")
         _let("b")
         await status_soon(shared, "t", "paused")
         assert [entry for entry in log if "end" in entry] == ["end a", "end b"]
@@ -161,7 +169,7 @@ async def test_a_resume_that_comes_while_the_pause_is_carried_out_is_not_lost(sh
             await _reach(name)
         await client.pause("t")
         _let("short")
-        await asyncio.sleep(0.1)
+        await _past("short")
         await client.resume("t")
         _let("a")
         _let("b")
@@ -260,9 +268,8 @@ async def down() -> str:
 
 async def test_what_the_function_gave_up_stays_given_up(shared: Server) -> None:
     async with dying(app, shared) as client:
-        await client.submit(patient.with_options(task_id="t"), 0.1)
-        await row_soon(shared, "select 1 from fact where task_id = 't' and step_id = '5' and status = 'completed'")
-        await asyncio.sleep(0.1)
+        await client.submit(patient.with_options(task_id="t"), 0.3)
+        await row_soon(shared, "select 1 from fact where task_id = 't' and step_id = '6' and status = 'waiting'")
     assert [entry for entry in await ledger(shared, "t") if entry[0] == "1"] == [("1", "unknown", 1)]
     _let("limited")  # it would work now
     async with serving(app, shared) as client:

@@ -1,5 +1,6 @@
 """The tree of services: order, restarts of the rest, intensity, fatal errors. Small fake services, no servers."""
 
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -25,7 +26,11 @@ class Services:
         self.rounds = 0
         self.start_errors: dict[str, list[Exception | None]] = {}
         self.end_errors: dict[str, Exception] = {}
+        self.holds: dict[str, anyio.Event] = {}
+        """What the ends of services wait for."""
         self.specs = [ChildSpec(name, self._starter(name), fatal) for name in names]
+        self.ending: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
+        self.ended: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
         self._fail: dict[str, Callable[[Exception | None], None]] = {}
         self._round = anyio.Event()
 
@@ -66,9 +71,13 @@ class Services:
                 if errors[0] is not None:
                     raise errors[0]
             finally:
+                self.ending[name].set()
                 with anyio.CancelScope(shield=True):
+                    if name in self.holds:
+                        await self.holds[name].wait()
                     await anyio.sleep(0.005)  # an end that takes its time keeps the others waiting
                 self.told.append(f"-{name}")
+                self.ended[name].set()
                 if name in self.end_errors:
                     raise self.end_errors[name]
 
@@ -126,10 +135,11 @@ async def test_services_start_in_order_and_stop_in_reverse_order_one_by_one() ->
 
 async def test_a_service_waits_until_the_one_before_has_started() -> None:
     services = Services("ab")
-    hold = anyio.Event()
+    starts, hold = anyio.Event(), anyio.Event()
 
     async def slow(status: anyio.abc.TaskStatus[None]) -> None:
         services.told.append("+slow")
+        starts.set()
         await hold.wait()
         status.started()
         await anyio.sleep_forever()
@@ -137,6 +147,8 @@ async def test_a_service_waits_until_the_one_before_has_started() -> None:
     services.specs.insert(1, ChildSpec("slow", slow))
     async with anyio.create_task_group() as group:
         group.start_soon(_serve, services, Intensity())
+        with anyio.fail_after(5):
+            await starts.wait()
         await anyio.sleep(0.02)
         assert services.taken() == "+a +slow"
         hold.set()
@@ -182,18 +194,22 @@ async def test_a_service_that_fails_while_others_are_stopped_is_not_forgotten() 
     services = Services("abc")
     async with tree(services):
         services.taken()
-        services.fail("c", RuntimeError("broken"))
-        await anyio.sleep(0.002)  # c is ending
+        services.holds["c"] = anyio.Event()
+        services.fail("b", RuntimeError("broken"))
+        await services.ending["c"].wait()
         services.fail("a", RuntimeError("broken too"))
+        await services.ended["a"].wait()
+        services.holds["c"].set()
         await services.round(2)
         assert services.told.count("+a") == 1
 
 
 async def test_a_service_that_fails_while_others_start_is_not_forgotten() -> None:
     services = Services("abc")
-    hold = anyio.Event()
+    starts, hold = anyio.Event(), anyio.Event()
 
     async def slow(status: anyio.abc.TaskStatus[None]) -> None:
+        starts.set()
         await hold.wait()
         status.started()
         await anyio.sleep_forever()
@@ -201,11 +217,11 @@ async def test_a_service_that_fails_while_others_start_is_not_forgotten() -> Non
     services.specs[2] = ChildSpec("slow", slow)
     async with anyio.create_task_group() as group:
         group.start_soon(_serve, services, Intensity())
-        await anyio.sleep(0.02)
-        services.fail("a", RuntimeError("broken"))
-        await anyio.sleep(0.02)
-        hold.set()
-        with anyio.fail_after(2):
+        with anyio.fail_after(5):
+            await starts.wait()
+            services.fail("a", RuntimeError("broken"))
+            await services.ended["a"].wait()
+            hold.set()
             await services.round(1)
         assert services.taken() == "+a +b -a -b +a +b"
         group.cancel_scope.cancel()

@@ -32,7 +32,10 @@ async def test_a_healthy_worker_tells_its_lags_through_the_api(shared: Server) -
     async with Worker(apps.app, quick.settings) as worker:
         await submit_many(shared, "steps10", 3)
         await wait_all_final(shared, [f"steps10-{n}" for n in range(3)])
-        await asyncio.sleep(0.5)
+        await until(
+            shared,
+            "select health ->> 'last_command' <> '' and health ->> 'last_commit' <> '' from outlive_store.worker",
+        )
         async with Bus(shared.nats_url) as bus:
             answer = await bus.request(shared.subjects.api("default", "health"))
         report = json.loads(answer.data)

@@ -23,6 +23,7 @@ from outlive.protocol.answers import Code
 from outlive.protocol.commands import Pause
 from outlive.protocol.errors import CommandRefused, NoAnswer, TaskCancelled, TaskFailed, Unreachable
 from outlive.protocol.task import Status
+from tests.infra.attention import Attention
 from tests.infra.pencil import Pencil
 from tests.infra.proxy import Proxy
 
@@ -189,12 +190,13 @@ async def test_a_failure_is_raised_with_its_type(client: Client) -> None:
     assert "deep inside" in caught.value.failure.message
 
 
-async def test_giving_up_leaves_the_task_alone(client: Client) -> None:
+async def test_giving_up_leaves_the_task_alone(client: Client, attention: Attention) -> None:
     handle = await client.submit(wait)
     with pytest.raises(TimeoutError, match=r"has not ended within 0.1 s; it runs on"):
         await handle.result(0.1)
+    rests = attention.rests
     waiter = asyncio.ensure_future(handle.result())
-    await asyncio.sleep(0.1)
+    await attention.until(lambda: attention.rests > rests)
     waiter.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiter
@@ -279,6 +281,7 @@ async def test_a_submit_over_a_link_that_is_cut_again_and_again_makes_one_task(c
 
             async def cut() -> None:
                 while running:
+                    await far._connected.bus.wait_connected()
                     proxy.cut()
                     await asyncio.sleep(0.15)
 
@@ -286,6 +289,7 @@ async def test_a_submit_over_a_link_that_is_cut_again_and_again_makes_one_task(c
             handles = [await far.submit(measure.with_options(task_id=f"t{n}"), "abc") for n in range(10)]
             running = False
             await cutting
+            assert far._connected.bus.generation > 0
             assert [(await handle.result(10)).x for handle in handles] == [3] * 10
     assert len((await client.list()).tasks) == 10
 
@@ -307,13 +311,13 @@ async def test_without_a_server_a_submit_says_that_nothing_is_known(server: Serv
         await server.pair.nats.start()
 
 
-async def test_a_waiter_outlives_a_restart_of_nats_and_of_the_worker(server: Server) -> None:
+async def test_a_waiter_outlives_a_restart_of_nats_and_of_the_worker(server: Server, attention: Attention) -> None:
     assert server.pair is not None
     async with Client(server.settings, timeout=30) as client:
         async with Worker(app, server.settings):
             handle = await client.submit(wait)
             waiting = asyncio.ensure_future(handle.result(60))
-            await asyncio.sleep(0.2)
+            await attention.at_rest()
         server.pair.nats.kill()
         await server.pair.nats.start()
         async with Worker(app, server.settings):
