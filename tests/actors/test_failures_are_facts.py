@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-import time
+import threading
 from typing import Any
 
 import pytest
@@ -166,11 +166,13 @@ async def test_a_tool_that_hangs_is_given_up_and_its_outcome_is_unknown(shared: 
 
 
 async def test_no_attempt_begins_while_the_thread_of_the_last_one_lives(shared: Server) -> None:
+    go_on = threading.Event()
+
     @app.tool(idempotent=True, timeout=0.05, retries=RetryPolicy(max_attempts=2, base=0.0, cap=0.0), name="blocks")
     def blocks() -> int:
         calls.append("begin")
         if len(calls) == 1:
-            time.sleep(0.4)
+            assert go_on.wait(30)
         calls.append("end")
         return len(calls)
 
@@ -179,7 +181,12 @@ async def test_no_attempt_begins_while_the_thread_of_the_last_one_lives(shared: 
         return await task.call(blocks)
 
     async with serving(app, shared) as client:
-        assert await (await client.submit(blocked.with_options(task_id="b"))).result(10) == 2
+        handle = await client.submit(blocked.with_options(task_id="b"))
+        await row_soon(shared, "select 1 from attempt where task_id = 'b'")
+        await asyncio.sleep(0.1)
+        assert calls == ["begin"]
+        go_on.set()
+        assert await handle.result(10) == 2
     assert calls == ["begin", "end"], "what the thread came to in the end is the result"
     assert await attempts(shared, "b") == [("1", 1, "timeout")]
     assert await ledger(shared, "b") == [("1", "succeeded", 1)]

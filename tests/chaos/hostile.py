@@ -17,6 +17,7 @@ app = App("hostile")
 @app.tool(read_only=True)
 async def look(n: int, seconds: float = 0.0) -> int:
     """Change nothing, in `seconds`."""
+    print("look begins", flush=True)
     await asyncio.sleep(seconds)
     return n
 
@@ -32,6 +33,7 @@ async def act(op: Operation, seconds: float) -> int:
 @app.tool(read_only=True)
 def hang(seconds: float) -> float:
     """Keep a tool's thread."""
+    print("hang begins", flush=True)
     time.sleep(seconds)
     return seconds
 
@@ -122,6 +124,7 @@ async def hung_thread(task: Task, seconds: float) -> float:
 async def deaf(task: Task) -> int:
     """Swallow every cancellation."""
     await task.call(look, 1)
+    print("deaf begins", flush=True)
     while True:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0.05)

@@ -149,6 +149,7 @@ async def another_call_at_a_place_is_not_taken_for_done(server: Server, within: 
 
     def version(text: str) -> App:
         app = App(f"version-{text}")
+        go = app.signal("go", bool)
 
         @app.tool(read_only=True)
         def look(what: str) -> str:
@@ -157,7 +158,7 @@ async def another_call_at_a_place_is_not_taken_for_done(server: Server, within: 
         @app.task
         async def looks(task: Task) -> str:
             found = await task.call(look, text)
-            await task.sleep(0.5)
+            await task.wait_for(go)
             return found
 
         return app
@@ -166,8 +167,10 @@ async def another_call_at_a_place_is_not_taken_for_done(server: Server, within: 
     async with dying(old, server) as client:
         await client.submit(old.kinds["looks"].with_options(task_id="t"))
         await row_soon(server, "select 1 from task where waiting_for is not null")
-    async with serving(new, server):
-        await status_soon(server, "t", "paused", within)
+    async with serving(new, server) as client:
+        await client.signal("t", "go", True)
+        query = "select status from task where status in ('paused', 'succeeded') and owner is null"
+        assert (await row_soon(server, query, within=within))["status"] == "paused"
 
 
 async def a_poison_task_is_quarantined(server: Server, within: float) -> None:

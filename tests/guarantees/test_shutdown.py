@@ -40,6 +40,13 @@ async def _ended_within(worker: WorkerProcess, seconds: float) -> int:
     return code
 
 
+async def _said(worker: WorkerProcess, text: str, times: int = 1) -> None:
+    """Return when a worker's process has written a text so often."""
+    async with asyncio.timeout(30):
+        while worker.log.count(text) < times:  # noqa: ASYNC110  # a file tells no event
+            await asyncio.sleep(0.01)
+
+
 async def _deaths(server: Server) -> int:
     rows = await fetch(server, "select count(*) from outlive_store.death")
     return int(rows[0][0])
@@ -74,8 +81,7 @@ async def test_a_step_within_the_grace_is_finished_and_a_longer_one_is_handed_ba
     async with WorkerProcess(shared, HOSTILE) as leaving:
         short = await submit_many(shared, "slow", 1, {"seconds": 1.0, "steps": 2}, name="short")
         long = await submit_many(shared, "slow", 1, {"seconds": 3.0}, name="long")
-        await until(shared, "select count(*) = 2 from outlive.task where status = 'running'")
-        await asyncio.sleep(0.2)
+        await _said(leaving, "look begins", times=2)
         assert await _ended_within(leaving, 1.5 + EXTRA) == 0
         rows = await fetch(
             shared, "select task_id, status, steps, owner, due_at from outlive_store.task order by task_id"
@@ -109,8 +115,7 @@ async def test_what_cannot_be_stopped_does_not_hold_the_exit(shared: Server, kin
     shared = shared.with_settings(grace=0.5)
     async with WorkerProcess(shared, HOSTILE) as leaving:
         await submit_many(shared, kind, 1, {"seconds": 60.0} if kind == "hung_thread" else {})
-        await until(shared, "select count(*) = 1 from outlive.task where status = 'running'")
-        await asyncio.sleep(0.3)
+        await _said(leaving, "hang begins" if kind == "hung_thread" else "deaf begins")
         code = await _ended_within(leaving, 0.5 + EXTRA)
         assert code == (0 if kind == "hung_thread" else 1)
         handed_back = await fetch(shared, "select owner is null and due_at is not null from outlive_store.task")

@@ -31,7 +31,7 @@ async def test_hang_holds_until_disarmed_and_is_seen_by_the_test() -> None:
     failpoints.arm("publish.before", "hang")
     async with asyncio.TaskGroup() as group:
         held = group.create_task(failpoints.hit("publish.before"))
-        await asyncio.wait_for(failpoints.reached("publish.before"), 1)
+        await asyncio.wait_for(failpoints.reached("publish.before"), 30)
         assert not held.done()
         failpoints.disarm("publish.before")
     assert not failpoints.armed
