@@ -57,7 +57,7 @@ def end(process: "subprocess.Popen[str]", *numbers: signal.Signals, code: int = 
     """Send signals, and wait for the end."""
     for number in numbers:
         process.send_signal(number)
-        time.sleep(0.1)
+        time.sleep(0.1)  # as a person's: two in one moment are one to the kernel
     process.communicate(timeout=40)
     assert process.returncode == code
 
