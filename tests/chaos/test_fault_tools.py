@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -11,9 +12,10 @@ from outlive.actors.chaos import Fault, freezing
 from outlive.actors.chaos.commands import CommandFaults, Frames
 from outlive.actors.chaos.control import Control, NotBroken
 from outlive.actors.chaos.links import Link, Links, Unproxied
-from outlive.actors.chaos.orders import KINDS, FaultKind
+from outlive.actors.chaos.orders import BREAK, KINDS, FaultKind, Report
 from outlive.actors.chaos.schedule import Entry, InvalidSchedule, Run, Told, at_random, read
 from outlive.actors.testing import FakeService, Server
+from outlive.infra.bus import Bus
 from outlive.infra.settings import Settings
 from tests.chaos.harness import WorkerProcess, send, signal_many, submit_many, until, wait_all_final
 
@@ -120,11 +122,17 @@ def test_a_schedule_is_read_and_what_is_wrong_is_told(tmp_path: Path) -> None:
     json.write_text('[{"at": 0, "fault": "delay-commands", "by": 2, "share": 0.5}]')
     assert read(toml) == [Entry(at=1, fault="kill-worker", target="7"), Entry(at=2, fault="cut-nats", seconds=3.5)]
     assert read(json) == [Entry(at=0, fault="delay-commands", by=2.0, share=0.5)]
-    wrong.write_text('[[fault]]\nat = 2\nfault = "cut-cable"\n')
-    with pytest.raises(
-        InvalidSchedule, match=r"wrong\.toml is no schedule: .*cut-cable.* - at `\$\.fault\[0\]\.fault`"
+    for text, told in (
+        (b'[[fault]]\nat = 2\nfault = "cut-cable"\n', r".*cut-cable.* - at `\$\.fault\[0\]\.fault`"),
+        (b'[[fault]]\nat = 2\nfault = "cut-nats"\nseconds = 3\n', ".*unknown field `seconds`"),
+        (b'[[fault]]\nat = 2\nfault = "slow-nats"\nby = -1\n', "slow-nats by -1 seconds: give seconds above 0"),
+        (b'[[fault]]\nat = 2\nfault = "skew-clock"\nby = nan\n', "skew-clock by nan seconds: give seconds"),
+        (b'[[fault]]\nat = 2\nfault = "cut-nats"\nby = 1\n', "cut-nats has no measure"),
+        (b"\xff\xfe", ".*can't decode"),
     ):
-        read(wrong)
+        wrong.write_bytes(text)
+        with pytest.raises(InvalidSchedule, match=rf"wrong\.toml is no schedule: {told}"):
+            read(wrong)
 
 
 def test_a_random_schedule_is_the_same_for_the_same_seed() -> None:
@@ -181,6 +189,14 @@ async def test_every_fault_begins_is_listed_and_ends(
     (brief,) = await control.begin(Fault(fault="skew-clock", seconds=0.05))
     assert brief.ok
     await eventually(lambda: _none(control))
+    async with Bus.of(shared.settings, name="test") as bus:
+        order = b'{"fault": "slow-nats", "by": -1}'
+        reply = await bus.request(shared.subjects.chaos("default", BREAK), order, timeout=5)
+    told = msgspec.json.decode(reply.data, type=Report)
+    assert not told.ok
+    assert told.message.startswith(
+        f"worker {worker.pid} cannot read this: slow-nats by -1 seconds: give seconds above 0"
+    )
 
 
 async def _none(control: Control) -> bool:

@@ -94,14 +94,20 @@ async def test_what_is_no_export_is_told(tmp_path: Path) -> None:
             await replay(app, file)
 
 
-def test_the_command_says_where_the_code_goes_another_way() -> None:
-    def run(spec: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "outlive", "replay", spec, *map(str, sorted(HISTORIES.glob("*.jsonl")))]
+def test_the_command_says_where_the_code_goes_another_way(tmp_path: Path) -> None:
+    def run(spec: str, *more: Path) -> "subprocess.CompletedProcess[str]":
+        files = [*more, *sorted(HISTORIES.glob("*.jsonl"))]
+        command = [sys.executable, "-m", "outlive", "replay", spec, *map(str, files)]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     done = run("tests.testing.kept_app:app")
     assert (done.returncode, done.stderr) == (0, "")
     assert "order.jsonl: order followed to its end, 8 steps\n" in done.stdout
+    (tmp_path / "empty.jsonl").touch()
+    some = run("tests.testing.kept_app:app", tmp_path / "empty.jsonl")
+    assert (some.returncode, some.stderr) == (1, "")
+    assert "empty.jsonl holds 0 tasks" in some.stdout
+    assert "order.jsonl: order followed to its end, 8 steps\n" in some.stdout
     other = run("tests.chaos.apps:app")
     assert other.returncode == 1
     assert "order.jsonl: task order is of kind 'order'; the app has: " in other.stdout

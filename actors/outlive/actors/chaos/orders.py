@@ -3,6 +3,7 @@
 Every worker that was started with ``--chaos`` hears all of them; those that are meant obey and reply.
 """
 
+from math import isfinite
 from typing import Annotated, Final, Literal, TypeAlias, get_args
 
 import msgspec
@@ -45,6 +46,16 @@ WORDS: Final[dict[FaultKind, str]] = {
 }
 
 
+def check_measure(kind: str, by: float | None) -> None:
+    """Refuse a measure that means nothing. Raises `ValueError`."""
+    if by is None:
+        return
+    if kind not in BY:
+        raise ValueError(f"{kind} has no measure: leave `by` out (it is for {', '.join(BY)})")
+    if not isfinite(by) or (by <= 0 and kind != "skew-clock"):
+        raise ValueError(f"{kind} by {by:g} seconds: give {'seconds' if kind == 'skew-clock' else 'seconds above 0'}")
+
+
 class Kill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is to be killed: the worker with this incarnation, or with `task_id` only its actor of that task."""
 
@@ -81,6 +92,10 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: Annotated[float, Meta(gt=0, le=LONGEST)] = 5.0
     by: float | None = None
     share: Annotated[float, Meta(gt=0, le=1)] = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a measure that means nothing."""
+        check_measure(self.fault, self.by)
 
     @property
     def measure(self) -> float:

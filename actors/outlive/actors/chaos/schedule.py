@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from outlive.actors.chaos.control import Control, NotBroken, refused
-from outlive.actors.chaos.orders import LONGEST, Fault, FaultKind, Report
+from outlive.actors.chaos.orders import LONGEST, Fault, FaultKind, Report, check_measure
 from outlive.infra.bus import BusError
 
 Happening: TypeAlias = FaultKind | Literal["kill-worker", "kill-actor"]
@@ -32,7 +32,9 @@ class InvalidSchedule(ValueError):
     """A schedule cannot be read; the message says where and why."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"seconds": "for"}):
+class Entry(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, rename={"seconds": "for"}
+):
     """One line of a schedule; see `Fault` for what the fields mean."""
 
     at: Annotated[float, Meta(ge=0)]
@@ -41,6 +43,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, renam
     seconds: Annotated[float, Meta(gt=0, le=LONGEST)] = 5.0
     by: float | None = None
     share: Annotated[float, Meta(gt=0, le=1)] = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a measure that means nothing."""
+        check_measure(self.fault, self.by)
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,11 +64,11 @@ class _File(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 def read(path: Path) -> list[Entry]:
     """Read a schedule: a table ``fault`` of entries, in the order of their times. Raises `InvalidSchedule`, `OSError`."""
-    text = path.read_text()
     try:
+        text = path.read_text(encoding="utf-8")
         found: Any = tomllib.loads(text) if path.suffix == ".toml" else msgspec.json.decode(text)
         entries = msgspec.convert(found if isinstance(found, dict) else {"fault": found}, _File).fault
-    except (tomllib.TOMLDecodeError, msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.DecodeError, msgspec.ValidationError) as error:
         raise InvalidSchedule(f"{path} is no schedule: {error}") from None
     return sorted(entries, key=lambda entry: entry.at)
 

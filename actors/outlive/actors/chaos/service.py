@@ -9,7 +9,7 @@ import platform
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.abc
@@ -26,6 +26,8 @@ from outlive.actors.worker import Worker
 from outlive.infra.bus import Bus
 from outlive.infra.settings import Settings
 from outlive.protocol.subjects import Subjects
+
+T = TypeVar("T", Kill, Fault, Calm)
 
 
 class _On:
@@ -71,7 +73,7 @@ class Chaos:
     # --- orders
 
     async def _kill(self, message: Msg) -> None:
-        kill = _read(message, Kill)
+        kill = await self._read(message, Kill)
         if kill is None or kill.incarnation != self._incarnation:
             return
         if kill.task_id is not None:
@@ -89,7 +91,7 @@ class Chaos:
         return self._killed(ok=True, text=f"the actor of task {task_id} in worker {os.getpid()} was killed")
 
     async def _break(self, message: Msg) -> None:
-        fault = _read(message, Fault)
+        fault = await self._read(message, Fault)
         if fault is None or fault.incarnation not in (None, self._incarnation):
             return
         if (refused := self._refusal(message, fault)) is not None:
@@ -110,7 +112,7 @@ class Chaos:
         return None
 
     async def _calm(self, message: Msg) -> None:
-        calm = _read(message, Calm)
+        calm = await self._read(message, Calm)
         if calm is None or calm.incarnation not in (None, self._incarnation):
             return
         ended, self._on = self._on, []
@@ -124,7 +126,7 @@ class Chaos:
         )
 
     async def _list(self, message: Msg) -> None:
-        calm = _read(message, Calm)
+        calm = await self._read(message, Calm)
         if calm is not None and calm.incarnation in (None, self._incarnation):
             await self._reply(message, self._report(ok=True, text=f"worker {os.getpid()}"))
 
@@ -180,14 +182,15 @@ class Chaos:
             ok=ok, incarnation=self._incarnation, host=platform.node(), pid=os.getpid(), message=text, active=active
         )
 
+    async def _read(self, message: Msg, kind: type[T]) -> T | None:
+        try:
+            return msgspec.json.decode(message.data, type=kind)
+        except msgspec.DecodeError as error:
+            say, why = self._killed if kind is Kill else self._report, f"worker {os.getpid()} cannot read this: {error}"
+            await self._reply(message, say(ok=False, text=why))
+            return None
+
     async def _reply(self, message: Msg, reply: Killed | Report) -> None:
         if message.reply:
             await self._bus.publish(message.reply, msgspec.json.encode(reply))
             await self._bus.nc.flush()
-
-
-def _read(message: Msg, kind: type[Any]) -> Any:
-    try:
-        return msgspec.json.decode(message.data, type=kind)
-    except msgspec.DecodeError:
-        return None

@@ -8,7 +8,7 @@ import click
 
 from outlive.actors.chaos import freezing
 from outlive.actors.chaos.control import Control, NotBroken, refused
-from outlive.actors.chaos.orders import LONGEST, WORDS, Fault, FaultKind, Report
+from outlive.actors.chaos.orders import LONGEST, WORDS, Fault, FaultKind, Report, check_measure
 from outlive.actors.console import codes, output
 from outlive.actors.console.held import find_owner, find_worker
 from outlive.actors.console.options import Given, client_options, pass_given
@@ -181,10 +181,15 @@ def list_faults(given: Given) -> None:
 COMMANDS: Final = (freeze, unfreeze, drop, duplicate, delay, lose_answers, skew, cut, slow, calm, list_faults)
 
 
-def _everywhere(given: Given, kind: FaultKind, *, which: str | None, **fields: Any) -> int:
+def _everywhere(given: Given, kind: FaultKind, *, which: str | None, by: float | None = None, **fields: Any) -> int:
+    try:
+        check_measure(kind, by)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
     async def find(client: Client) -> Fault:
         worker = await find_worker(client, which) if which else None
-        return Fault(fault=kind, incarnation=worker, **fields)
+        return Fault(fault=kind, incarnation=worker, by=by, **fields)
 
     return _begin(given, find)
 

@@ -90,13 +90,15 @@ select t.kind, t.input, hidden(t.kind) as hidden, t.version, t.last_seq, t.steps
  where t.tenant = $1 and t.task_id = $2;
 
 -- name: steps
--- Steps of the task's run that are done, after number $3: as many as fit into $4 bytes, at most $6. A result above $5 bytes is left out.
+-- Steps of the task's run that are done (an unknown one with a body was given up by the function), after number $3: as many as fit
+-- into $4 bytes, at most $6. A result above $5 bytes is left out.
 select p.seq, p.step_id, p.name, p.status, p.digest, p.size, case when p.size <= $5::bigint then p.body end as body
   from (select f.seq, f.step_id, f.name, f.status, f.digest, f.body, octet_length(f.body) as size, row_number() over seqs as n,
                sum(case when octet_length(f.body) <= $5::bigint then octet_length(f.body) else 0 end + length(f.name) * 4 + 300) over seqs as bytes
           from task t
           join fact f on f.tenant = t.tenant and f.task_id = t.task_id and f.seq > greatest($3::bigint, t.run_from)
-         where t.tenant = $1 and t.task_id = $2 and f.type = 'step' and f.status in ('completed', 'skipped', 'failed')
+         where t.tenant = $1 and t.task_id = $2 and f.type = 'step'
+           and (f.status in ('completed', 'skipped', 'failed') or (f.status = 'unknown' and f.body is not null))
         window seqs as (order by f.seq) order by f.seq limit $6) p
  where p.bytes <= $4 or p.n = 1
  order by p.seq;
