@@ -88,7 +88,14 @@ async def test_another_way_is_named() -> None:
 
 async def test_what_is_no_export_is_told(tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
-    for text, told in (("nonsense", "is no export of a task"), ("", "holds 0 tasks")):
+    kept = await asyncio.to_thread((HISTORIES / "order.jsonl").read_text)
+    version = (
+        '{"step":{"step_id":"version-2-1","name":"version","status":"completed","digest":"","seq":99,"result":"stay"}}'
+    )
+    for text, told in (
+        ("nonsense", "is no export of a task"), ("", "holds 0 tasks"), ('{"a": 1}', "holds 0 tasks"), (kept * 2, "holds 2 tasks"),
+        (kept.replace('"digest":"', '"digest":"xy'), "is no export of a task"), (kept + version, "asked about another model"),
+    ):  # fmt: skip
         await asyncio.to_thread(file.write_text, text)
         with pytest.raises(Unreadable, match=told):
             await replay(app, file)

@@ -1,6 +1,7 @@
 """Whatever a task went through, its history is followed by the code that made it; what no history tells is said."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -130,11 +131,11 @@ async def stopped(task: Task) -> str:
 
 
 @app.task
-async def given_up(task: Task) -> list[str]:
+async def given_up(task: Task, seconds: float) -> list[str]:
     said = []
     for tool in (hang, slow):
         try:
-            async with asyncio.timeout(0.05):
+            async with asyncio.timeout(seconds):
                 await task.call(tool, "x")
         except TimeoutError:
             said.append(await task.call(look, tool.name))
@@ -183,7 +184,7 @@ async def test_branches_that_fail_and_calls_that_are_left_behind(
     await client.submit("strays", {"caught": True}, task_id="caught")
     await client.submit("strays", {"caught": False}, task_id="failed")
     await client.submit("family", task_id="family")
-    await client.submit("given_up", task_id="given-up")
+    await client.submit("given_up", {"seconds": 0.05}, task_id="given-up")
     for task_id in ("branches", "caught", "family", "given-up"):
         await status_soon(shared, task_id, "succeeded")
         assert (await followed(client, task_id, tmp_path)).ended
@@ -192,7 +193,7 @@ async def test_branches_that_fail_and_calls_that_are_left_behind(
     file = tmp_path / "given-up.jsonl"
     lines = (await asyncio.to_thread(file.read_bytes)).splitlines()
     old = [line for line in lines if not (line.startswith(b'{"step"') and b'"status":"unknown"' in line)]
-    await asyncio.to_thread(file.write_bytes, b"\n".join(old))
+    await asyncio.to_thread(file.write_bytes, b"\n".join(old).replace(b'"seconds":0.05', b'"seconds":60'))
     assert len(old) == len(lines) - 2
     with pytest.raises(Unreadable, match="no end of step 1, hang, is told"):
         await replay(app, file)
@@ -283,6 +284,8 @@ def otherwise(*calls: str, wait: str = "go") -> App:
                 await task.progress("a")
             elif call == "bug":
                 raise ValueError("a bug")
+            elif call == "exit":
+                sys.exit("no more")
             else:
                 await task.call(tool, call)
         return await task.wait_for(signal)
@@ -299,6 +302,7 @@ async def test_a_task_that_waits_is_compared_as_far_as_it_got(shared: Server, cl
         (("a", "new", "b"), "went on with step 3, look; the code now goes on with step 2, look"),
         (("a", "note", "c"), r"Step 3 was look"),
         (("a", "note", "bug"), "went on with step 3, look; the code now raises ValueError: a bug"),
+        (("a", "exit"), "went on with step 3, look; the code now raises SystemExit: no more"),
         (("a", "note", "b", "bug"), "was running; the code now raises ValueError: a bug"),
         (("a", "note", "b", "new"), r"Step 4 was wait_for go when this task ran before; the code now calls look"),
     ):

@@ -5,8 +5,9 @@
     async def test_old_tasks_still_fit() -> None:
         await replay(app, "tests/histories/t.jsonl")
 
-What a history does not tell cannot be replayed: secrets (their digests are exported in their place), and the tools of MCP
-servers, which are known only when a task runs.
+A step that is not recorded stands still, and what goes on beside it goes on: so a task that has not ended is compared as far
+as it got. What a history does not tell cannot be replayed, and is said (`Unreadable`): secrets that are others today (digests
+are exported in their place), and what a person was asked about another model or prompt.
 """
 
 import asyncio
@@ -39,6 +40,9 @@ from outlive.protocol.tools import AnyKind
 
 _RUN: Final = re.compile(r"r(\d+)-")
 _BEGINS: Final = re.compile(r"Run (\d+) begins")  # a run of which no step is told yet
+_ABOUT_VERSIONS: Final = re.compile(
+    r"(r\d+-)?version-\d+-\d+"
+)  # a person's question of `outlive.actors.agents.versions`
 _ENDS: Final = frozenset({"completed", "skipped", "failed"})
 _NEVER_RAN: Final = frozenset({"InvalidInput", "InvalidPolicy"})  # failures of the submit: no line of the code ran
 _SHORT: Final = 0.05
@@ -154,6 +158,8 @@ async def replay(app: App, path: str | Path) -> Replayed:
         raise Different(f"task {task.task_id} is of kind {task.kind!r}; the app has: {known}")
     if kind.arguments.secrets:
         raise Unreadable(f"{path}: the input of a {kind.name} has secrets, which no export tells: it is not replayed")
+    if any(_ABOUT_VERSIONS.fullmatch(step.step_id) and step.name == "version" for step in history.steps):
+        raise Unreadable(f"{path}: a person was asked about another model or prompt; which, no export tells")
     if task.failure is None or task.failure.type not in _NEVER_RAN:
         claimed = _claimed(history)
         flow = _Replay(claimed, kind, Line(claimed.claim, _durable), _world(app), history.opened)
@@ -197,15 +203,17 @@ class _Replay(Flow):
             running.cancel()
             await asyncio.wait({running})
             await self.abandon()
-        if running.cancelled():
-            return _End(stood_still, asyncio.CancelledError("the function ended with CancelledError"))
-        error = self.misplaced or running.exception()
-        return _End(stood_still, error and unwrap(error), None if error else running.result())
+        raised, returned = running.result()
+        error = self.misplaced or raised
+        return _End(stood_still, error and unwrap(error), returned)
 
-    async def _call(self, arguments: dict[str, Any]) -> Any:
+    async def _call(self, arguments: dict[str, Any]) -> tuple[BaseException | None, Any]:
         branch.set(Branch("" if self.run == 1 else f"r{self.run}-", asyncio.current_task()))
         context.current.set(Task(self))
-        return await self.kind.fn(Task(self), **arguments)
+        try:
+            return None, await self.kind.fn(Task(self), **arguments)
+        except BaseException as error:  # noqa: BLE001  # judged by `replay`
+            return error, None
 
     async def enter(self, step_id: str, name: str, digest: bytes, *, read_only: bool = False) -> None:  # noqa: ARG002  # the flow's
         """Stand still: no end of this step is recorded."""
