@@ -365,7 +365,12 @@ def _last_run(
     task: _Task, events: Sequence[_Event], steps: Sequence[_Step], operations: Sequence[_Operation], cut_off: str
 ) -> _History:
     """Keep what is told of the steps of the function in its last run. Raises `Unreadable` where something is missing."""
-    found = (_RUN.match(one.step_id or "") for one in (*steps, *operations, *events))
+    ids = [
+        *(one.step_id for one in steps),
+        *(one.step_id for one in operations),
+        *(one.step_id or "" for one in events),
+    ]
+    found = map(_RUN.match, ids)
     began = (_BEGINS.match(event.message) for event in events if event.type == "status")
     run = max((int(number[1]) for number in (*found, *began) if number), default=1)
 
